@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums that several threads make, a block of rows each, added in the order of the blocks.
+// Adds the sums of several threads, which each sum a block of rows, in the order of the blocks.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Types of numbers in tensors, as kernels are told of them.
+// Types of numbers in tensors, as arguments of kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that belong to no folder: what this processor is.
+// The ops that belong to no folder: they describe this processor.
 #include "registration.h"
 
 #include <string>
@@ -14,7 +14,7 @@ static std::string cpu_instruction_set() {
 #endif
 }
 
-// For tests: an empty name has the best kernels run again.
+// For tests: an empty name selects the best kernels again.
 static void use_cpu_kernels([[maybe_unused]] const std::string& name) {
 #ifndef RECSYS_EMULATOR
   recsys::cpu::use_kernels(name.empty() ? nullptr : name.c_str());

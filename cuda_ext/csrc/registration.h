@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registers ops through LibTorch's stable ABI: one binary serves torch 2.11 and later, with and
-// without CUDA. Each op's schema is beside its C++ entry, in a file that ends in _op.cpp or
-// _ops.cpp; the meanings are in cuda_ext/reference.py, fake kernels and autograd in cuda_ext/ops.
+// without CUDA. Each op's schema is next to its C++ entry, in a file that ends in _op.cpp or
+// _ops.cpp; cuda_ext/reference.py defines the ops, cuda_ext/ops has fake kernels and autograd.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -10,7 +10,7 @@
 
 namespace recsys {
 
-// An op as torch is told of it.
+// An op as it is registered with torch.
 struct Op {
   const char* schema;
   void (*entry)(StableIValue*, uint64_t, uint64_t);  // TORCH_BOX of a function, or null
@@ -31,7 +31,7 @@ void implement_ops(torch::stable::detail::StableLibrary& library, const Op (&ops
 
 }  // namespace recsys
 
-// The emulator's build of the CUDA kernels is a library beside the real one, for tests.
+// The emulator's build of the CUDA kernels is a second library, for tests.
 #ifdef RECSYS_EMULATOR
 #define RECSYS_NAMESPACE cuda_ext_emulated
 #else
@@ -48,7 +48,7 @@ void implement_ops(torch::stable::detail::StableLibrary& library, const Op (&ops
     ::recsys::implement_ops(library, ops);                                   \
   }
 
-// Registers ops for each kind of tensor, for those of a CPU, or for those of a device alone.
+// Registers ops for tensors of every kind, only of a CPU, or only of a device.
 #define RECSYS_REGISTER_ON_CPU(ops) \
   RECSYS_DEFINE(ops)                \
   RECSYS_IMPLEMENT(CPU, ops)

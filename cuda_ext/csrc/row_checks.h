@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of rows and bag offsets, which kernels on the CPU would follow out of the table.
+// Checks rows and bag offsets, which kernels on the CPU would otherwise follow out of the table.
 #pragma once
 
 #include "lookup/lookup_arguments.h"
@@ -8,8 +8,8 @@
 
 namespace recsys {
 
-// Throws if a row lies outside the table. A device would have to be waited for: its kernels read
-// such rows as zeros and never write them.
+// Throws if a row is outside the table. Does not check on a device, which it would have to wait
+// for: kernels there read such rows as zeros and never write them.
 inline void check_rows([[maybe_unused]] const Tensor& rows, [[maybe_unused]] int64_t num_table_rows,
                        [[maybe_unused]] const char* op) {
 #ifndef RECSYS_EMULATOR
@@ -23,7 +23,7 @@ inline void check_rows([[maybe_unused]] const Tensor& rows, [[maybe_unused]] int
 #endif
 }
 
-// Fills in a table [R, D] and the numbers of the rows that are looked up, as yet unchecked.
+// Fills in a table [R, D] and the unchecked numbers of the rows to look up.
 template <typename Table>
 void set_table_rows(TableRows<Table>& arguments, const Tensor& table, const Tensor& rows,
                     const char* op) {
@@ -68,7 +68,8 @@ inline const int64_t* bag_offsets_data(const Tensor& bag_offsets, const Tensor& 
     STD_TORCH_CHECK(offsets[0] == 0 && offsets[bags] == count, op,
                     ": bag_offsets must run from 0 to the ", count, " lookups");
     for (int64_t bag = 0; bag < bags; ++bag) {
-      STD_TORCH_CHECK(offsets[bag] <= offsets[bag + 1], op, ": bag_offsets fall after bag ", bag);
+      STD_TORCH_CHECK(offsets[bag] <= offsets[bag + 1], op, ": bag_offsets decrease after bag ",
+                      bag);
     }
   }
   return offsets;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends a kernel's arguments to the backend of the tensors: CPU, CUDA where it was compiled in, or
-// the emulator of the CUDA kernels in its own build.
+// Sends a kernel's arguments to the backend of the tensors: CPU, CUDA if it was compiled in, or the
+// emulator of the CUDA kernels in its own build.
 #pragma once
 
 #include "tensor_arguments.h"
 
 #ifdef RECSYS_CUDA
-// Lives in libtorch_cuda alone: weak, so that the same binary loads into a torch without CUDA.
+// Only libtorch_cuda has it: weak, so that the same binary loads into a torch without CUDA.
 extern "C" __attribute__((weak)) AOTITorchError
 aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
 #endif
@@ -20,7 +20,7 @@ inline void check_launch(int status, const char* op) {
 #ifdef RECSYS_CUDA
 inline void* current_stream(const Tensor& tensor) {
   STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream != nullptr,
-                  "cuda_ext: this torch has no CUDA, yet a tensor lies on a CUDA device");
+                  "cuda_ext: this torch has no CUDA, but a tensor is on a CUDA device");
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
   return stream;

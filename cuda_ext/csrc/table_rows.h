@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a table that lookups name: what gathers, interactions and updates all have.
+// The rows of a table that lookups name: shared by gathers, interactions and updates.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace recsys {
 
-// Table is void where the rows change, else const void.
+// Table is void if the rows change, else const void.
 template <typename Table>
 struct TableRows {
   Table* table;  // [R, D] float32 or bfloat16

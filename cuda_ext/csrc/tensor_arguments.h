@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From torch tensors to what kernels take: types, pointers, and the checks that keep a kernel
-// inside its tensors. A failed check reaches Python as a RuntimeError.
+// Converts torch tensors to what kernels take, types and pointers, with the checks that keep a
+// kernel inside its tensors. A failed check reaches Python as a RuntimeError.
 #pragma once
 
 #include <torch/csrc/stable/accelerator.h>
@@ -35,7 +35,7 @@ inline Dtype dtype_of(ScalarType type, const char* op, const char* name) {
   return Dtype::kFloat32;
 }
 
-// Kernels take float16 on a GPU alone: no CPU computes in it, and no program here asks one to.
+// Kernels take float16 only on a GPU: CPUs do not compute in it, and no program here needs it.
 inline void check_float16([[maybe_unused]] ScalarType type, [[maybe_unused]] const Tensor& beside,
                           [[maybe_unused]] const char* op) {
 #ifndef RECSYS_EMULATOR
@@ -82,7 +82,7 @@ inline void check_same_device(const Tensor& tensor, const Tensor& other, const c
                               const char* name) {
   STD_TORCH_CHECK(
       tensor.is_cuda() == other.is_cuda() && tensor.get_device_index() == other.get_device_index(),
-      op, ": ", name, " lies on another device");
+      op, ": ", name, " is on another device");
 }
 
 inline void check_contiguous(const Tensor& tensor, const char* op, const char* name) {

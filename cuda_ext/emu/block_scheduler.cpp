@@ -48,7 +48,8 @@ class Block {
         threads_(pool),
         count_(threads),
         shared_bytes_(shared_bytes),
-        // Its own heap block of the exact size: AddressSanitizer sees what leaves it. 0xFF is NaN.
+        // Its own heap block of the exact size, so that AddressSanitizer catches accesses outside
+        // it. 0xFF is NaN.
         shared_(static_cast<char*>(::operator new(shared_bytes, std::align_val_t{16}))),
         clocks_(threads, shared_bytes) {
     std::memset(shared_, 0xFF, shared_bytes);
@@ -69,7 +70,7 @@ class Block {
     swapcontext(&thread.context, &scheduler_);
   }
 
-  // The thread does not go on: after a fault it would only do damage.
+  // The thread stops here: after a fault it would only do damage.
   void stop_thread() { wait(State::kDone, ""); }
 
   Thread& current() { return *threads_[threadIdx.x]; }
@@ -188,7 +189,7 @@ void Block::release_barriers() {
   }
 }
 
-// Releases a warp where all lanes that have not left the kernel wait in the same operation.
+// Releases a warp once all lanes that have not left the kernel wait in the same operation.
 bool Block::release_warp(int begin) {
   const char* operation = nullptr;
   bool orders_memory = false;
@@ -316,7 +317,7 @@ void record_global_atomic(void* address, size_t bytes) {
 void fail(const std::string& message) {
   running->fail(message);
   running->stop_thread();
-  std::abort();  // nobody resumes a stopped thread
+  std::abort();  // a stopped thread is never resumed
 }
 
 }  // namespace recsys::emulator

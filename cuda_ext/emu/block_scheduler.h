@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the blocks of a launch on the CPU. The threads of a block are fibers of one OS thread, and
-// between two barriers they run in a random order that the seed fixes, so code that leans on an
-// order fails under some seed. A barrier that not all threads reach ends the launch with an error.
+// between two barriers they run in a random order that the seed determines, so code that relies on
+// an order fails under some seed. A barrier that some threads do not reach ends the launch with an
+// error.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 // Chooses the order of threads and blocks of later launches.
 extern "C" void emulator_set_seed(unsigned long long seed);
 
-// Returns what the last failed launch did wrong, "" if there was none.
+// Returns what the last failed launch did wrong, "" if none has failed.
 extern "C" const char* emulator_last_error();
 
 // CUDA's types and variables of these names. The scheduler sets them before a thread runs.
@@ -36,14 +37,14 @@ namespace recsys::emulator {
 
 constexpr int kWarp = 32;
 
-// Bytes that a lane shows the others in one exchange.
+// Most bytes that a lane passes to the others in one exchange.
 constexpr size_t kExchangeBytes = 32;
 
-// Runs `body` for every thread. Returns whether it went well.
+// Runs `body` for every thread. Returns whether it succeeded.
 bool run_blocks(int64_t blocks, int threads, size_t shared_bytes,
                 const std::function<void()>& body);
 
-// The rest is called by a running thread.
+// Running threads call the rest.
 
 void wait_for_block();
 
@@ -51,18 +52,18 @@ void wait_for_block();
 // visible to all through `shown_by` until the next exchange of this lane.
 void wait_for_warp(const char* operation, const void* value, size_t bytes, bool orders_memory);
 
-// Returns what a lane gave to the exchange in which this thread took part last.
+// Returns what a lane passed to the last exchange in which this thread took part.
 const void* shown_by(int lane);
 
-// Whether that lane has taken part; one that has left the kernel does not.
+// Whether that lane took part; a lane that has left the kernel does not.
 bool took_part(int lane);
 
 char* dynamic_shared_memory();
 
-// Tells of an access to shared memory, so that two that no barrier separates are found.
+// Reports an access to shared memory, to find two accesses that no barrier separates.
 void record_shared_access(const void* address, size_t bytes, bool is_write);
 
-// Tells of an access to global memory, so that two that nothing orders are found.
+// Reports an access to global memory, to find two accesses that nothing orders.
 void record_global_read(const void* address, size_t bytes);
 void record_global_write(void* address, size_t bytes);
 void record_global_atomic(void* address, size_t bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulator's <cuda_runtime.h>: as much of CUDA C++ as the kernels use, run on the CPU. It is
-// found in place of the toolkit's because emulator builds look in this folder first.
+// The emulator's <cuda_runtime.h>: as much of CUDA C++ as the kernels use, run on the CPU. It
+// replaces the toolkit's because emulator builds search this folder first.
 #pragma once
 
 #include <cmath>

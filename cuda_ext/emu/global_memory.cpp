@@ -21,7 +21,7 @@ std::string GlobalMemory::access(RaceClocks& clocks, int block, int thread, cons
   return "";
 }
 
-// Returns "" or what another thread did to the cell.
+// Returns what another thread did to the cell, "" for nothing.
 std::string GlobalMemory::conflict(Cell& cell, RaceClocks& clocks, int block, int thread,
                                    AccessKind kind) {
   const bool is_read = kind == AccessKind::kRead;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the accesses of a launch to global memory: finds two accesses to one place, not both
-// reads, that nothing orders. Blocks are never ordered.
+// Watches the accesses of a launch to global memory: finds two accesses to one place, at least one
+// of them a write, that nothing orders. Blocks are never ordered.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ enum class AccessKind { kRead, kWrite, kAtomic };
 
 class GlobalMemory {
  public:
-  // Notes what a thread of `block` does. Returns "" or the race that it makes.
+  // Records an access of a thread of `block`. Returns the race that it causes, "" for none.
   std::string access(RaceClocks& clocks, int block, int thread, const void* address, size_t bytes,
                      AccessKind kind);
 

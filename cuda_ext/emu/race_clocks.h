@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds accesses to memory that no barrier separates. Each thread has a clock for every
-// other thread: what it has seen of it through barriers. An access that meets a newer one of
-// another thread, one of the two a write, is a race, even where this run's order happened to be
+// Finds accesses to memory that no barrier separates. Each thread has a clock for every other
+// thread: how much it has seen of it through barriers. If an access meets a newer one of another
+// thread, and one of the two is a write, that is a race, even if this run's order happened to be
 // harmless.
 #pragma once
 
@@ -37,14 +37,14 @@ class RaceClocks {
     }
   }
 
-  // Who has written and read a place last.
+  // The threads that last wrote and read a place.
   struct Cell {
     int writer = -1;
     uint32_t write_clock = 0;
     std::vector<std::pair<int, uint32_t>> readers;
   };
 
-  // Returns "" or the access to the cell that no barrier separates from this one.
+  // Returns the access to the cell that no barrier separates from this one, "" for none.
   std::string conflict(const Cell& cell, int thread, bool is_write) const {
     if (is_newer(cell.writer, cell.write_clock, thread)) {
       return "thread " + std::to_string(cell.writer) + " wrote it";
@@ -65,7 +65,7 @@ class RaceClocks {
     }
   }
 
-  // Returns "" or the race that this access to shared memory makes.
+  // Returns the race that this access to shared memory causes, "" for none.
   std::string access(int thread, size_t offset, size_t bytes, bool is_write) {
     for (size_t number = offset / kCell; number <= (offset + bytes - 1) / kCell; ++number) {
       Cell& touched = cells_.at(number);

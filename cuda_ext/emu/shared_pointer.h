@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pointers to dynamic shared memory that tell the scheduler of every access.
+// Pointers to dynamic shared memory that report every access to the scheduler.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of attention over packed sequences, for the CPU: their arguments.
 //
-// An op hands them plain pointers and sizes and has checked them. A sequence and head is a task of
-// its own; all of it is in the caches, and no matrix of weights is kept: backward computes them
-// again from two numbers a query.
+// An op passes checked plain pointers and sizes. Each head of a sequence is a task that fits the
+// caches. No matrix of weights is kept: backward recomputes them from two numbers per query.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +18,18 @@ struct PackedRows {
 };
 
 struct AttentionArguments {
-  Dtype dtype;  // of the matrices; what is computed is float32
+  Dtype dtype;  // of the matrices; arithmetic is float32
   int64_t num_sequences;
   int64_t num_heads;             // H
   int64_t head_dim;              // E
   const int64_t* query_offsets;  // [S + 1]
   const int64_t* key_offsets;    // [S + 1]
-  const int64_t* positions;      // [Q] of each query in its sequence; null: they are its tokens
+  const int64_t* positions;      // [Q] of each query in its sequence; null: every token is a query
   bool causal;                   // no query sees a key after its own position
   PackedRows queries;            // [Q, H E]
   PackedRows keys;               // [N, H E]
   PackedRows values;             // [N, H E]
-  PackedRows output;             // [Q, H E]; in backward the gradient of it
+  PackedRows output;             // [Q, H E]; in backward its gradient
   float* maxima;                 // [Q, H] largest score of each query
   float* factors;                // [Q, H] 1 / sum of the exponentials
   // Random bytes, one for each weight; one below dropped_levels drops it. Those of a sequence begin
@@ -38,7 +37,7 @@ struct AttentionArguments {
   const uint8_t* draws;
   const int64_t* draw_offsets;  // [S]
   int64_t dropped_levels;       // of 256
-  PackedRows to_queries;        // of backward, as above
+  PackedRows to_queries;        // gradients of backward, as above
   PackedRows to_keys;
   PackedRows to_values;
 };

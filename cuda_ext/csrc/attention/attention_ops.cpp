@@ -22,7 +22,7 @@ void check_offsets(const Tensor& offsets, int64_t rows, const char* op, const ch
   STD_TORCH_CHECK(values[0] == 0 && values[offsets.numel() - 1] == rows, op, ": ", name,
                   " must go from 0 to ", rows, ", the number of rows");
   for (int64_t s = 1; s < offsets.numel(); ++s) {
-    STD_TORCH_CHECK(values[s] >= values[s - 1], op, ": ", name, " must not fall");
+    STD_TORCH_CHECK(values[s] >= values[s - 1], op, ": ", name, " must not decrease");
   }
 }
 
@@ -31,7 +31,7 @@ PackedRows columns_of(const Tensor& matrix, int64_t column) {
   return {static_cast<char*>(matrix.data_ptr()) + column * bytes, matrix.size(1)};
 }
 
-// What forward and backward have in common.
+// The arguments that forward and backward share.
 struct Inputs {
   Inputs(const std::optional<Tensor>& queries, const Tensor& fused, const Tensor& query_offsets,
          const Tensor& key_offsets, const std::optional<Tensor>& positions, bool causal,

@@ -25,8 +25,9 @@ inline bool cpu_runs(const std::string& instruction_set) {
 
 constexpr const char* kKernelsVariable = "RECSYS_CPU_KERNELS";
 
-// Returns the table of the name `wanted`, of RECSYS_CPU_KERNELS unless given; where that is null,
-// the first that this CPU runs. std::runtime_error where the CPU lacks it.
+// Returns the table named `wanted`, by default the value of RECSYS_CPU_KERNELS; if that is null,
+// the first table that this CPU runs. Throws std::runtime_error if the CPU lacks the instruction
+// set.
 template <typename Table, int kTables>
 const Table& choose_kernels(const Table* const (&best_first)[kTables],
                             const char* wanted = std::getenv(kKernelsVariable)) {

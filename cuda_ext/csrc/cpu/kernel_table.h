@@ -21,7 +21,7 @@ using HeadKernel = void (*)(const AttentionArguments& arguments, int64_t sequenc
 struct KernelTable {
   const char* name;
 
-  // Bytes of scratch memory for sequences of up to so many keys.
+  // Bytes of scratch memory for sequences with up to this many keys.
   int64_t (*attention_scratch_bytes)(const AttentionArguments& arguments, int64_t keys);
   HeadKernel attention;
   HeadKernel attention_backward;
@@ -29,7 +29,7 @@ struct KernelTable {
   RangeKernel<InteractionArguments> interaction;  // over samples
   RangeKernel<InteractionArguments> interaction_backward;
 
-  // Over positions, or bags where there are bag offsets. Returns the smallest bad position, or
+  // Over positions, or over bags if there are bag offsets. Returns the smallest bad position, or
   // INT64_MAX.
   int64_t (*joint_rows)(const JointRowsArguments& arguments, int64_t begin, int64_t end);
   // Returns the first position in [begin, end) of a row outside the table, or INT64_MAX.
@@ -68,11 +68,11 @@ extern const KernelTable avx2_kernels;
 extern const KernelTable avx512_kernels;
 #endif
 
-// Returns the best kernels this CPU runs. RECSYS_CPU_KERNELS=portable|avx2|avx512 asks for others,
-// to test them or to bisect a problem; std::runtime_error where the CPU lacks what it names.
+// Returns the best kernels this CPU runs. RECSYS_CPU_KERNELS=portable|avx2|avx512 selects others,
+// to test them or to bisect a problem; throws std::runtime_error if the CPU cannot run them.
 const KernelTable& kernels();
 
-// Has `kernels` return those of an instruction set, for tests; the best ones where `name` is null.
+// Makes `kernels` return those of an instruction set, for tests; the best ones if `name` is null.
 void use_kernels(const char* name);
 
 }  // namespace recsys::cpu

@@ -16,7 +16,7 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
 }
 
 // Calls body(begin, end) on blocks of `size` of [0, count), the last one shorter, on several
-// threads. What is summed by blocks does not depend on the number of threads.
+// threads. Sums by blocks do not depend on the number of threads.
 template <typename Body>
 void for_each_block(int64_t count, int64_t size, const Body& body) {
   parallel_for((count + size - 1) / size, 1, [&](int64_t first, int64_t last) {

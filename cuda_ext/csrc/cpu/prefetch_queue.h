@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that later samples will read, fetched line by line while this one is computed.
+// Prefetches memory that later samples will read, line by line, while this one is computed.
 #pragma once
 
 #include "vector.h"
 
 namespace recsys::cpu::RECSYS_ISA {
 
-// A CPU has some twenty lines in flight: prefetching a whole sample at once would stop it just as
-// reading would. Kernels call step() in their inner loops instead.
+// A CPU has some twenty lines in flight: prefetching a whole sample at once would stall it as
+// reading it would. Kernels call step() in their inner loops instead.
 class PrefetchQueue {
  public:
   void add(const void* from, int64_t bytes) {

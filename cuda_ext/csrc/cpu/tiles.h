@@ -11,15 +11,15 @@ namespace recsys::cpu::RECSYS_ISA {
 // else 16.
 constexpr int kTileRows = kVectorBytes == 64 ? 8 : 6;
 
-// Columns that fill half a vector of AVX-512 or less: half a vector costs half as much on CPUs
-// whose units are 256 bits wide, and as much on others.
+// Columns that fill half a vector of AVX-512 or less: half a vector costs half as much as a whole
+// one on CPUs whose units are 256 bits wide, and the same on others.
 constexpr int kNarrowestBytes = kVectorBytes == 64 ? 32 : kVectorBytes;
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Rows at equal distances; an array of pointers serves where they are not.
+// Rows at equal distances; for other rows use an array of pointers.
 template <typename T>
 struct StridedRows {
   T* first;
@@ -36,12 +36,12 @@ struct Product {
   const Right& right;
   int depth;
   StridedRows<float> result;
-  PrefetchQueue& queue;  // of what is to be prefetched meanwhile
-  bool adds = false;     // to what the result holds
+  PrefetchQueue& queue;  // what to prefetch meanwhile
+  bool adds = false;     // add to what the result holds
 };
 
-// Sums of this many products are made before they are added up: a sum of 256 squares in one go errs
-// several times as much.
+// Products that are summed by themselves before these sums are added up: a plain sum of 256 squares
+// errs several times as much.
 constexpr int kSumBlock = 64;
 
 // Computes kRows rows and kColumns vectors of kBytes, from `column` on.
@@ -100,7 +100,7 @@ void multiply(const Product<Right>& product, int num_rows, int num_columns) {
 }
 
 // A product of any number of rows: result[r][c] = sum over k < depth of left[k][r] * right[k][c],
-// or that added to what the result holds.
+// or the sum added to what the result holds.
 inline void multiply_all(StridedRows<const float> left, StridedRows<const float> right, int depth,
                          StridedRows<float> result, int64_t num_rows, int num_columns,
                          PrefetchQueue& queue, bool adds = false) {

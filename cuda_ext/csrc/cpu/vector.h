@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SIMD vectors over the vector extensions of GCC and Clang, at the width of one instruction set.
 //
-// The CPU kernels are compiled once per instruction set. Whoever includes this sets
+// The CPU kernels are compiled once per instruction set. Set before including this header:
 //   RECSYS_ISA           the namespace of everything compiled here, e.g. avx2
 //   RECSYS_VECTOR_BYTES  16, 32 or 64
 // Kernel headers stay in that namespace and call no inline function of the standard library: the
-// linker keeps one copy of an inline function, and it might be one that this CPU cannot run.
+// linker keeps only one copy of an inline function, perhaps one that this CPU cannot run.
 #pragma once
 
 #if !defined(RECSYS_ISA) || !defined(RECSYS_VECTOR_BYTES)
@@ -23,8 +23,8 @@
 #include <immintrin.h>
 #endif
 
-// Arrays of vectors stay in registers only where GCC unrolls the loops over them, and inlines what
-// they are handed to.
+// Arrays of vectors stay in registers only if GCC unrolls the loops over them and inlines the
+// functions that take them.
 #define RECSYS_UNROLL _Pragma("GCC unroll 16")
 #define RECSYS_INLINE inline __attribute__((always_inline))
 
@@ -56,13 +56,13 @@ RECSYS_INLINE void with_stored(Dtype dtype, const Body& body) {
   body(float{});
 }
 
-// Calls body with one of each.
+// Calls body with an object of each type.
 template <typename Body>
 RECSYS_INLINE void with_stored(Dtype first, Dtype second, const Body& body) {
   with_stored(first, [&](auto one) { with_stored(second, [&](auto other) { body(one, other); }); });
 }
 
-// As many stored numbers as fill a vector of float once they are converted.
+// As many stored numbers as fill a vector of float after conversion.
 template <typename Stored>
 using Packed = typename VectorOfBytes<std::conditional_t<sizeof(Stored) == 4, float, uint16_t>,
                                       kLanes<float>* static_cast<int>(sizeof(Stored))>::type;
@@ -184,7 +184,7 @@ inline void prefetch(const void* from, int64_t bytes) {
   for (int64_t k = 0; k < bytes; k += kCacheLine) {
     __builtin_prefetch(static_cast<const char*>(from) + k);
   }
-  // GCC drops calls of functions that do nothing but prefetch: it takes them to have no effect.
+  // GCC drops calls of functions that only prefetch: it assumes that they have no effect.
   asm volatile("");
 }
 
@@ -244,7 +244,7 @@ RECSYS_INLINE void transpose(Vector<float> (&rows)[kLanes<float>]) {
   }
 }
 
-// Of each lane `factor` where its byte is at least `levels`, else 0. Reads as many bytes as lanes.
+// Each lane is `factor` if its byte is at least `levels`, else 0. Reads as many bytes as lanes.
 inline Vector<float> kept_factors(const uint8_t* draws, float levels, float factor) {
   typename VectorOfBytes<uint8_t, kLanes<float>>::type bytes;
   memcpy(&bytes, draws, sizeof(bytes));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weighted sums of rows that lie at scattered places, in the order of the lookups. The sums stay in
-// registers: a block of columns walks over all lookups before the next one does.
+// Weighted sums of scattered rows, in the order of the lookups. The sums stay in registers: a block
+// of columns goes through all lookups before the next block does.
 #pragma once
 
 #include "vector.h"
@@ -13,8 +13,8 @@ inline int64_t prefetch_distance(int64_t row_bytes) {
   return rows < 4 ? 4 : (rows > 32 ? 32 : rows);
 }
 
-// One vector of columns from `begin` on. What works on columns is a template over this and the
-// next.
+// One vector of columns from `begin` on. Code that works on columns is a template over this type
+// and the next.
 struct FullColumns {
   int begin;
 
@@ -43,8 +43,8 @@ struct PartialColumns {
   }
 };
 
-// Calls body with each vector of `dim` columns, from `begin` on. Left to itself, GCC calls this for
-// every row: a quarter of the time of short rows.
+// Calls body with each vector of `dim` columns, from `begin` on. Unless told to inline it, GCC
+// calls this for every row: a quarter of the time of short rows.
 template <typename Body>
 __attribute__((always_inline)) inline void for_each_columns(int begin, int dim, const Body& body) {
   constexpr int kWidth = kLanes<float>;

@@ -22,7 +22,7 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 
 namespace recsys {
 
-// A pointer to shared memory; the emulator's reports accesses that no barrier separates.
+// A pointer to shared memory; the emulator's version reports accesses that no barrier separates.
 template <typename T>
 using SharedPointer = T*;
 
@@ -55,8 +55,8 @@ template <typename T>
 __device__ __forceinline__ void store_vector(T* address, const Vector& vector) {
   *reinterpret_cast<Vector*>(address) = vector;
 }
-// To global memory alone, in one instruction: of a plain store, in an unrolled loop, the compiler
-// makes four of 4 bytes.
+// Only to global memory, in one instruction: the compiler splits a plain store in an unrolled loop
+// into four of 4 bytes.
 template <typename T>
 __device__ __forceinline__ void store_global_vector(T* address, const Vector& vector) {
   asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(address)),
@@ -137,8 +137,8 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
 
 namespace recsys {
 
-// Whether a word of numbers of type T holds one that is infinite or NaN: an exponent of ones, which
-// one more carries into the place of the sign.
+// Whether a word of numbers of type T holds an infinity or NaN: their exponents are all ones, and
+// adding one carries into the bit of the sign.
 template <typename T>
 __device__ __forceinline__ bool has_overflow(uint32_t word) {
   if constexpr (std::is_same_v<T, float16>) {

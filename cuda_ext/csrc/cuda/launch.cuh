@@ -23,8 +23,8 @@ int launch(void (*kernel)(Parameters...), int64_t blocks, int threads, size_t sh
   return cudaGetLastError();  // and clears it for the next launch
 }
 
-// Returns the number of blocks that the device runs at once, for a grid of fixed size; 0 where the
-// device cannot be asked: the launch then says why.
+// Returns the number of blocks that the device runs at once, for a grid of fixed size; 0 if the
+// query fails: the launch then reports the error.
 template <typename... Parameters>
 int64_t resident_blocks(void (*kernel)(Parameters...), int threads, size_t shared_bytes) {
   int device = 0;

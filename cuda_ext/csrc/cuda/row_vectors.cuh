@@ -50,8 +50,8 @@ __device__ __forceinline__ void store_columns(T* row, int64_t column,
   }
 }
 
-// Columns as they are stored. Numbers of 16 bits stay in words of 32 until one is asked for: taken
-// apart where they are loaded, they would be waited for there.
+// Columns as they are stored. Numbers of 16 bits stay in words of 32 until one is used: splitting
+// them right after the load would wait for it there.
 template <typename T, int Width>
 struct RawColumns {
   using Word = std::conditional_t<sizeof(T) * Width % sizeof(uint32_t) == 0, uint32_t, T>;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch op of a whole DLRM on few samples, on the CPU: one call instead of one for each of its
-// parts.
+// torch op of a whole DLRM on few samples, on the CPU: one call instead of one per part.
 #include "../ops.h"
 #include "../registration.h"
 

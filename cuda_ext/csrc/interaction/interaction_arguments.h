@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the dot interaction: their arguments, for CPU and CUDA.
 //
-// An op hands them plain pointers and sizes, no torch tensors, and has checked every size and type.
+// An op passes plain pointers and sizes, no torch tensors, and has checked every size and type.
 // Tensors are contiguous except for the batch strides named here, which count elements. Both
-// backends give the same results within rounding. Those for a device return a cudaError_t as int, 0
-// where the launch went well, and nothing waits for the device; the emulator runs the same sources.
-// On a device, a row outside the table reads as zeros and is never written.
+// backends give the same results within rounding. Kernels for a device return a cudaError_t as int,
+// 0 if the launch succeeded, and do not wait for the device; the emulator runs the same sources. On
+// a device, a row outside the table reads as zeros and is never written.
 //
 // B samples of N vectors of D columns; a table of R rows.
 #pragma once
@@ -22,7 +22,7 @@ namespace recsys {
 // Vector 0 of a sample is `first`; vectors 1..N-1 are `rest`, or the table rows that `rows` names,
 // rounded to `dtype` before they are multiplied. Output row: first | strictly lower triangle,
 // row-major | zeros up to `width`.
-struct InteractionArguments : TableRows<const void> {  // table: null where nothing is gathered
+struct InteractionArguments : TableRows<const void> {  // table: null if nothing is gathered
   Dtype dtype;  // of first, rest, output and all gradients; sums are float32
   int64_t batch;
   int32_t num_vectors;  // N, 1..64
@@ -31,7 +31,7 @@ struct InteractionArguments : TableRows<const void> {  // table: null where noth
 
   const void* first;  // [B, D]
   int64_t first_stride;
-  const void* rest;  // [B, N - 1, D], null where rows are gathered
+  const void* rest;  // [B, N - 1, D], null if rows are gathered
   int64_t rest_stride;
 
   void* output;          // [B, width], forward
@@ -40,7 +40,7 @@ struct InteractionArguments : TableRows<const void> {  // table: null where noth
   int64_t first_gradient_stride;
   void* rest_gradient;  // [B, N - 1, D], backward
   int64_t rest_gradient_stride;
-  bool* overflow;  // backward on a device, or null: true where rest_gradient is not finite
+  bool* overflow;  // backward on a device, or null: set if rest_gradient is not finite
 };
 
 }  // namespace recsys

@@ -22,7 +22,7 @@ int64_t interaction_width(int64_t num_vectors, int64_t dim) {
   return (dim + pairs + kPadMultiple - 1) / kPadMultiple * kPadMultiple;
 }
 
-// Fills in what every sample has: vector 0, given by itself, and the sizes.
+// Fills in what every sample has: vector 0, which is passed separately, and the sizes.
 void set_samples(InteractionArguments& arguments, const Tensor& bottom, int64_t batch,
                  int64_t num_vectors, int64_t dim, bool allow_tf32, const char* op) {
   STD_TORCH_CHECK(num_vectors >= 1 && num_vectors <= kMaxVectors, op, ": 1 to ", kMaxVectors,
@@ -47,7 +47,7 @@ InteractionArguments plain_arguments(const Tensor& features, const Tensor& botto
   STD_TORCH_CHECK(features.dim() == 3, op, ": features must be [B, N - 1, D]");
   check_same_device(bottom, features, op, "bottom");
   STD_TORCH_CHECK(bottom.scalar_type() == features.scalar_type(), op,
-                  ": bottom and features must have one type");
+                  ": bottom and features must have the same type");
   const int64_t dim = features.size(2);
   STD_TORCH_CHECK(features.numel() == 0 || features.is_contiguous() ||
                       (features.stride(2) == 1 && features.stride(1) == dim),
@@ -88,7 +88,7 @@ std::tuple<Tensor, Tensor> run_backward(const InteractionArguments& given, const
                       gradient.size(1) == arguments.width,
                   op, ": gradient must be [", arguments.batch, ", ", arguments.width, "]");
   STD_TORCH_CHECK(gradient.scalar_type() == bottom.scalar_type(), op,
-                  ": gradient has another type than bottom");
+                  ": gradient must have the type of bottom");
   const Tensor contiguous = torch::stable::contiguous(gradient);
   const int64_t num_others = arguments.num_vectors - 1;
   Tensor to_others = new_empty(bottom, {arguments.batch, num_others, arguments.dim});
@@ -116,7 +116,7 @@ std::tuple<Tensor, Tensor> dot_interaction_backward(const Tensor& gradient, cons
   return run_backward(plain_arguments(features, bottom, allow_tf32, op), gradient, bottom, op);
 }
 
-// `anchor` and `overflow` are there for autograd alone.
+// `anchor` and `overflow` serve only autograd.
 Tensor gather_dot_interaction(const Tensor& table, const Tensor& rows, const Tensor& bottom,
                               const std::optional<Tensor>& /*anchor*/,
                               const std::optional<Tensor>& /*overflow*/, bool allow_tf32) {
@@ -132,7 +132,7 @@ std::tuple<Tensor, Tensor> gather_dot_interaction_backward(const Tensor& gradien
   const char* op = "gather_dot_interaction_backward";
   InteractionArguments arguments = gather_arguments(table, rows, bottom, allow_tf32, op);
   STD_TORCH_CHECK(!overflow.has_value() || runs_on_device(table), op,
-                  ": overflow is found on a device alone");
+                  ": only a CUDA device finds overflow");
   arguments.overflow = optional_data<bool>(overflow, table, ScalarType::Bool, 1, op, "overflow");
   return run_backward(arguments, gradient, bottom, op);
 }

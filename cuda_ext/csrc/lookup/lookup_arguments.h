@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the embedding lookup: their arguments, for CPU and CUDA.
 //
-// What holds for all kernels is said in interaction/interaction_arguments.h.
+// interaction/interaction_arguments.h says what holds for all kernels.
 //
 // A table of R rows of D columns.
 #pragma once
@@ -20,7 +20,7 @@ struct JointRowsArguments {
   int64_t count;
   int64_t num_features;
   const int64_t* offsets;      // [num_features + 1], offsets[f] is the first row of feature f
-  const int64_t* bag_offsets;  // [num_bags + 1], or null where id k is bag k
+  const int64_t* bag_offsets;  // [num_bags + 1], or null if id k is bag k
   int64_t num_bags;
   bool hash_indices;   // id modulo the table size (result in [0, size)) instead of an error
   void* rows;          // [count]

@@ -19,7 +19,7 @@ Tensor on_cpu(const Tensor& tensor) {
   return torch::stable::to(tensor, torch::stable::Device(DeviceType::CPU));
 }
 
-// Returns an int64 [1] where the tensor lies, saying that no id was bad so far.
+// Returns an int64 [1] on the tensor's device that says that no id was bad so far.
 Tensor none_bad_beside(const Tensor& tensor) {
   Tensor none = new_empty(tensor, {1}, ScalarType::Long, std::nullopt,
                           torch::stable::Device(DeviceType::CPU));
@@ -27,7 +27,7 @@ Tensor none_bad_beside(const Tensor& tensor) {
   return tensor.is_cuda() ? torch::stable::to(none, tensor.device()) : none;
 }
 
-// Throws if an id lay outside its table, naming feature, position and value.
+// Throws if an id was outside its table, naming feature, sample and value.
 void check_ids(const JointRowsArguments& arguments, const Tensor& ids, const Tensor& offsets,
                const std::optional<Tensor>& bag_offsets, int64_t bad) {
   if (bad == std::numeric_limits<int64_t>::max()) {
@@ -95,7 +95,7 @@ JointRowsArguments run_joint_rows(const Tensor& ids, const Tensor& offsets,
 
 }  // namespace
 
-// Throws at a bad id, for which it waits for a device.
+// Throws at a bad id; to find one it waits for a device.
 Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
                   const std::optional<Tensor>& bag_offsets, bool hash_indices, ScalarType dtype) {
   const Tensor bad = none_bad_beside(ids);
@@ -146,7 +146,7 @@ Tensor stack_ids(const std::vector<Tensor>& groups, const std::vector<int64_t>& 
       is_taken[feature] = true;
     }
   }
-  STD_TORCH_CHECK(row == num_features, op, ": ", num_features, " features, yet ", row,
+  STD_TORCH_CHECK(row == num_features, op, ": ", num_features, " features, but ", row,
                   " rows of ids");
   Tensor ids =
       new_empty(groups[0], {batch, num_features}, wide ? ScalarType::Long : ScalarType::Int);

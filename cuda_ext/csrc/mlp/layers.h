@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of an MLP one after the other, on few samples: what lies between them stays in two
-// buffers.
+// Runs the layers of an MLP one after the other, on few samples; two buffers hold the activations
+// between them.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace recsys {
 
-// Packed layers and what they are to do.
+// Packed layers, their input and their output.
 struct LayersArguments {
   Dtype dtype;           // of the weights
   int64_t batch;         // B
@@ -39,7 +39,7 @@ void forward_layers(const LayersArguments& arguments, const Run& run) {
   const int64_t widest = widest_input(sizes, arguments.num_layers);
   float* const buffers[] = {arguments.scratch, arguments.scratch + batch * widest};
 
-  // Zeroed padding: what an earlier use of the buffer left would count.
+  // Zeroes the padding: leftovers of an earlier use of the buffer would enter the sums.
   const auto clear_padding = [&](float* buffer, int64_t columns) {
     const int64_t padded = padded_columns(columns);
     for (int64_t sample = 0; sample < batch; ++sample) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of an MLP: their arguments. An op hands them plain pointers and sizes and has checked
-// them. Those for a device return a cudaError_t as int, 0 where the launch went well.
+// Kernels of an MLP: their arguments. An op passes checked plain pointers and sizes. Kernels for a
+// device return a cudaError_t as int, 0 if the launch succeeded.
 //
 // With few samples, on a CPU, an MLP is bound by reading its weights once; the kernel reads them in
-// their order of memory and keeps what lies between the layers in the caches. In a training step on
-// many samples the products belong to a library; what lies between two of them in backward is one
+// memory order and keeps the activations between the layers in the caches. In a training step on
+// many samples a library computes the products; the work between two of them in backward is one
 // pass here.
 #pragma once
 
@@ -22,7 +22,7 @@ inline int64_t padded_columns(int64_t columns) {
   return (columns + kMlpPadding - 1) / kMlpPadding * kMlpPadding;
 }
 
-// One layer: output = input x weights^T + bias, and ReLU where asked for.
+// One layer: output = input x weights^T + bias, then ReLU if requested.
 //
 // Activations, biases and sums are float32.
 struct LayerArguments {
@@ -40,7 +40,7 @@ struct LayerArguments {
 
 // Gradient of a ReLU's input: 0 where output <= 0, else the gradient; with its sums over the batch,
 // the bias' gradient, and on a CPU its transpose, which the product for the weights' gradient reads
-// in its order of memory.
+// in memory order.
 struct ReluBackwardArguments {
   Dtype dtype;           // of the matrices; sums are float32
   int64_t num_rows;      // B
@@ -50,14 +50,14 @@ struct ReluBackwardArguments {
   void* delta;           // [B, N]
   void* transposed;      // [N, B] or null
   float* block_sums;     // [blocks, N], one row for each block of kReluBackwardRows samples
-  float* sums;           // [N]; a CPU leaves them to the caller, to whom blocks are enough
+  float* sums;           // [N]; on a CPU the caller adds up the blocks instead
 };
 
 // Samples of a task or block. Fixed, so that sums do not depend on the number of threads.
 constexpr int64_t kReluBackwardRows = 128;
 
-// A linear layer with one output, on a device: a product of a matrix with a vector, for which the
-// tensor cores are no use. Results are float32.
+// A linear layer with one output, on a device: a product of a matrix with a vector, which the
+// tensor cores do not speed up. Results are float32.
 struct OutputLayerArguments {
   Dtype dtype;            // of x, weight, bias and delta
   int64_t num_rows;       // B
@@ -67,7 +67,7 @@ struct OutputLayerArguments {
   const void* bias;       // [1]; forward
   float* output;          // [B]; forward
   bool relu;              // backward: x is the output of a ReLU, delta the gradient of its input
-  const float* gradient;  // [B], of the output; backward, as what follows
+  const float* gradient;  // [B], of the output; backward, as all below
   void* delta;            // [B, N]
   float* block_sums;      // [blocks of kOutputLayerRows samples, 2 N + 1]
   float* sums;            // [2 N + 1] over the samples: of delta, gradient * x, gradient

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch op of an MLP on few samples, on the CPU: a call for all layers.
+// torch op of an MLP on few samples, on the CPU: one call for all layers.
 #ifndef RECSYS_EMULATOR
 #include "../ops.h"
 #include "../registration.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch ops of a linear layer with one output and of its loss: on CUDA alone. A CPU has products of
-// a matrix with a vector that are bound by memory too.
+// torch ops of a linear layer with one output and of its loss: only on CUDA. A CPU's products of a
+// matrix with a vector are already bound by memory.
 #include <initializer_list>
 #include <tuple>
 

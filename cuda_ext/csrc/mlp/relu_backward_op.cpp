@@ -18,7 +18,7 @@ std::tuple<Tensor, Tensor, Tensor> relu_backward(const Tensor& gradient, const T
   check_contiguous(output, kOp, "output");
   check_same_device(output, gradient, kOp, "output");
   STD_TORCH_CHECK(!(transpose && runs_on_device(gradient)), kOp,
-                  ": the transpose is made on a CPU alone");
+                  ": only a CPU makes the transpose");
   STD_TORCH_CHECK(gradient.dim() == 2 && output.dim() == 2 && gradient.size(0) == output.size(0) &&
                       gradient.size(1) == output.size(1),
                   kOp, ": gradient and output must be [B, N], of the same size");

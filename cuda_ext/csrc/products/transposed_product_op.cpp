@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kOp = "transposed_product";
 
-// Columns that a kernel reads as whole vectors, the narrowest of 32 bytes.
+// Columns that fill the narrowest vector of a kernel, 32 bytes.
 constexpr int64_t kVectorColumns = 8;
 
 Tensor transposed_product(const Tensor& a, const Tensor& b) {

@@ -7,7 +7,7 @@
 namespace recsys {
 
 // The rows of a table with the largest products with each query, in float64, found by a scan of an
-// 8-bit copy. Codes stand for whole numbers r = code - 128, a row for scale x r.
+// 8-bit copy. A code stands for the integer r = code - 128, and a row for scale x r.
 struct TopRowsArguments {
   int64_t num_queries;  // B
   int64_t num_rows;     // R
@@ -43,7 +43,7 @@ void run_top_rows(const TopRowsArguments& arguments);
 // Levels of a query on each side of 0. Times 255 and kMostSearchColumns they fit 32 bits.
 constexpr int kQueryLevels = 8191;
 
-// A query in whole numbers, and how sums of its products become bounds.
+// A query in integer levels, and how sums of its products become bounds.
 struct ScanQuery {
   const uint32_t* digits;  // [2 x column groups] as pack_digits writes them
   int32_t correction;      // -128 x the sum of the levels

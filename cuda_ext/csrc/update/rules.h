@@ -33,7 +33,7 @@ struct StepScalars {
   }
 };
 
-// What rules have unless they say otherwise.
+// Defaults of the rules.
 template <typename Math>
 struct RuleDefaults {
   using Number = typename Math::Number;
@@ -57,8 +57,8 @@ struct RuleDefaults {
 //   state  one number per element state
 //   rate   what `move_row` returned, for rules with a state per row
 //
-// With a state per row it has `row_term`, which is summed over the columns of the row first, and
-// `move_row`, which changes the row's state by the mean of the terms and returns the rate.
+// A rule with a state per row also has `row_term`, which is first summed over the columns of the
+// row, and `move_row`, which changes the row's state by the mean of the terms and returns the rate.
 
 template <typename Math>
 struct Sgd : RuleDefaults<Math> {
@@ -145,8 +145,8 @@ struct RuleList {};
 // Every rule; the position in this list is its number in UpdateArguments.
 using UpdateRules = RuleList<Sgd, RowwiseAdagrad, Adagrad, Adam>;
 
-// Calls body(rule) with an object of the rule's type, of the given number; returns whether there is
-// one.
+// Calls body(rule) with an object of the type of the rule with the given number; returns whether
+// that rule exists.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif

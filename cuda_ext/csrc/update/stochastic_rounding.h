@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stochastic rounding of float32 to bfloat16: rounds up with the probability of the cut-off part,
-// so that many small updates add up on average. The random bits depend on the seed, the step, the
-// row and the column alone, so every backend writes the same bits. reference.py defines the same.
+// Stochastic rounding of float32 to bfloat16: the probability of rounding up is the cut-off
+// fraction, so that many small updates add up on average. The random bits depend only on the seed,
+// the step, the row and the column, so every backend writes the same bits. reference.py defines the
+// same.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace recsys {
 
-// The finalizer of MurmurHash3 (Austin Appleby, public domain): every input bit moves every output
-// bit.
+// The finalizer of MurmurHash3 (Austin Appleby, public domain): every input bit affects every
+// output bit.
 RECSYS_HOST_DEVICE uint32_t mix_bits(uint32_t x) {
   x ^= x >> 16;
   x *= 0x85ebca6bu;

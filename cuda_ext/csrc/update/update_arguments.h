@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the row update and its sort: their arguments, for CPU and CUDA.
 //
-// What holds for all kernels is said in interaction/interaction_arguments.h.
+// interaction/interaction_arguments.h says what holds for all kernels.
 //
 // A table of R rows of D columns.
 #pragma once
@@ -21,7 +21,7 @@ struct SortArguments {
   int64_t num_table_rows;
   void* sorted_rows;   // [count], same type as rows
   int32_t* positions;  // [count]
-  void* workspace;     // as many bytes as the backend's sort_workspace_bytes asks for
+  void* workspace;     // as many bytes as the backend's sort_workspace_bytes returns
 };
 
 // Room for the row optimizers of rules.h.
@@ -35,7 +35,7 @@ constexpr int kMaxHyperparameters = 4;
 struct UpdateArguments : TableRows<void> {  // rows: in ascending order for update_rows
   int32_t rule;                             // its position in UpdateRules
   float* state[kMaxRuleStates];  // the rule's row states [R], then its element states [R, D]
-  const int32_t* positions;      // [count]: lookup of each row; null where rows are not sorted
+  const int32_t* positions;      // [count]: lookup of each row; null if rows are not sorted
   const void* gradients;         // [count or source range, D]
   Dtype gradient_dtype;          // float32, float16 or bfloat16
   const int32_t* source;  // [count]: gradient row of each lookup; null: the lookup's own position
@@ -46,10 +46,10 @@ struct UpdateArguments : TableRows<void> {  // rows: in ascending order for upda
   const bool* overflow;        // or null; true: nothing is written
   float weight_decay;
   float hyperparameters[kMaxHyperparameters];  // in the rule's order
-  // 1 - each, rounded from float64: 1 - 0.999f is off by 1e-5 of itself.
+  // 1 - each, rounded from float64: 1 - 0.999f has a relative error of 1e-5.
   float one_minus_hyperparameters[kMaxHyperparameters];
   uint32_t rounding_seed;  // of the stochastic rounding of bfloat16 tables
-  void* workspace;         // as many bytes as the backend's update_workspace_bytes asks for
+  void* workspace;         // as many bytes as the backend's update_workspace_bytes returns
 };
 
 }  // namespace recsys
@@ -60,13 +60,13 @@ size_t sort_workspace_bytes(const SortArguments& arguments);
 void sort_rows(const SortArguments& arguments);
 size_t update_workspace_bytes(const UpdateArguments& arguments);
 void update_rows(const UpdateArguments& arguments);
-// table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], one lookup after the
-// other in their order, without a sort. float32 tables, no weight decay.
+// table[rows[l]] -= lr * inverse_scale * scale[l] * gradients[source[l]], lookup by lookup in
+// order, without a sort. float32 tables, no weight decay.
 void sgd_rows_unsorted(const UpdateArguments& arguments);
 
 // Sorted lookups are updated in chunks of this many, whatever the rows in them, so that the order
-// of all sums depends on the lookups alone. Small against a batch, so that threads share hot rows;
-// large against the partial sums, two rows, that a chunk leaves for its neighbours.
+// of all sums depends only on the lookups. Small compared with a batch, so that threads share hot
+// rows; large compared with the two rows of partial sums that a chunk leaves for its neighbours.
 constexpr int64_t kUpdateChunk = 256;
 
 }  // namespace recsys::cpu

@@ -18,7 +18,7 @@ namespace {
 
 using torch::stable::new_empty;
 
-// What the op has to know of a rule.
+// What the op needs to know about a rule.
 struct RuleShape {
   const char* name;
   int row_states;
@@ -68,7 +68,7 @@ void set_rule(UpdateArguments& arguments, const std::string& name, const std::ve
   }
 }
 
-// The arguments of update_rows and sgd_rows_unsorted alike.
+// The arguments that update_rows and sgd_rows_unsorted share.
 UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const Tensor& gradients,
                                  const std::optional<Tensor>& source,
                                  const std::optional<Tensor>& scale, const Tensor& lr,
@@ -83,7 +83,7 @@ UpdateArguments update_arguments(const Tensor& table, const Tensor& rows, const 
   STD_TORCH_CHECK(gradients.dim() == 2 && gradients.size(1) == table.size(1), op,
                   ": gradients must be [L, ", table.size(1), "]");
   STD_TORCH_CHECK(source.has_value() || gradients.size(0) == arguments.count, op, ": ",
-                  arguments.count, " lookups, yet ", gradients.size(0), " gradients");
+                  arguments.count, " lookups, but ", gradients.size(0), " gradients");
   arguments.gradients = gradients.data_ptr();
   arguments.gradient_dtype = dtype_of(gradients, op, "gradients");
   arguments.source =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In a wheel, what glibc 2.28 and the libstdc++ of GCC 8 lack; empty in other builds. Here, in a
-// source compiled for every processor, and not in a header that the AVX kernels compile too.
+// Defines, in a wheel, what glibc 2.28 and the libstdc++ of GCC 8 lack; empty in other builds. This
+// is a source compiled for every processor, not a header that the AVX kernels would compile too.
 
 #ifdef RECSYS_WHEEL
 #include <new>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included before every source of a wheel (setup.py): versions that glibc 2.28 and the libstdc++ of
-// GCC 8 have too. The later ones of libm compute the same and do not set errno.
+// Included before every source of a wheel (setup.py): selects symbol versions that glibc 2.28 and
+// the libstdc++ of GCC 8 have. The later versions of libm compute the same but do not set errno.
 
 #pragma once
 

@@ -9,7 +9,7 @@
 namespace recsys::cpu {
 namespace {
 
-// Threads take one sequence and head after the other, for lengths differ.
+// Threads take one head of a sequence at a time, because lengths differ.
 void for_each_head(const AttentionArguments& arguments, HeadKernel kernel) {
   int64_t keys = 0;
   for (int64_t s = 0; s < arguments.num_sequences; ++s) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one sequence and head, forward and backward, over blocks of queries.
+// Attention of one head of a sequence, forward and backward, over blocks of queries.
 //
-// Weights stand transposed, a row for each key, so that the softmax of a query runs down a lane and
-// no sum crosses lanes.
+// Weights are stored transposed, a row for each key, so that the softmax of a query runs down a
+// lane and no sum crosses lanes.
 #pragma once
 
 #include "../../cpu/tiles.h"
@@ -11,8 +11,8 @@
 
 namespace recsys::cpu::RECSYS_ISA {
 
-// Queries of a block, whole vectors: with 200 keys, its weights and their gradients are 100 KiB of
-// float32.
+// Queries of a block, in whole vectors: with 200 keys, its weights and their gradients take 100 KiB
+// of float32.
 constexpr int kQueryBlock = 64;
 
 // Exponentials of numbers of at most zero; those below the smallest normal number are zero.
@@ -43,7 +43,7 @@ constexpr int64_t whole_vectors(int64_t count) {
   return (count + kLanes<float> - 1) / kLanes<float> * kLanes<float>;
 }
 
-// Scratch memory of a task, as much as backward takes.
+// Scratch memory of a task, large enough for backward.
 struct AttentionScratch {
   AttentionScratch(int64_t num_keys, int64_t dim, float* memory)
       : keys(static_cast<int>(whole_vectors(num_keys))),
@@ -163,7 +163,7 @@ struct QueryBlock {
   int64_t columns;              // of its weights: count in whole vectors
   int64_t keys_seen;            // by any query
   int64_t keys_by_all;          // seen by every query
-  float last_key[kQueryBlock];  // that a query sees
+  float last_key[kQueryBlock];  // last key that each query sees
   const uint8_t* draws = nullptr;
 };
 
@@ -205,7 +205,7 @@ void attention_forward(const AttentionArguments& arguments, int64_t sequence, in
         float* const at = weights + key * kQueryBlock + column;
         const Vector<float> score = block.hide(load(at), key, column);
         store(at, score);
-        top = score <= top ? top : score;  // a NaN replaces what is there
+        top = score <= top ? top : score;  // a NaN replaces any maximum
       }
       Vector<float> sum = {};
       for (int64_t key = 0; key < block.keys_seen; ++key) {

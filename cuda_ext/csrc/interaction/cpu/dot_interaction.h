@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot interaction of one sample after the other, forward and backward.
+// Dot interaction, one sample at a time, forward and backward.
 //
 // Both are products of small matrices. With X the N x D vectors of a sample, forward is the lower
-// triangle of X X^T: outer products of the columns of X, so that sums lie along the rows of the
-// result and any D will do. Backward is (L + L^T) X, with L the triangle of the gradient.
+// triangle of X X^T: outer products of the columns of X, so that sums run along the rows of the
+// result and any D works. Backward is (L + L^T) X, with L the triangle of the gradient.
 #pragma once
 
 #include "../../cpu/tiles.h"
@@ -107,7 +107,7 @@ void interaction_forward(const InteractionArguments& arguments, int64_t begin, i
               {columns + first, stride}, all_columns, shape.dim, {products, kMaxVectors}, queue},
           last - first, last - 1);
       for (int i = first; i < last; ++i) {
-        // Whole vectors: what is too much of one row is written over by the next.
+        // Whole vectors: the next row overwrites what is too much of this one.
         float* const to = output + shape.row_start(i);
         const float* const from = products + (i - first) * kMaxVectors;
         for (int j = 0; j < i; j += kLanes<float>) store(to + j, load(from + j));

@@ -5,7 +5,7 @@
 namespace recsys::cpu {
 namespace {
 
-// Samples that a thread takes at least: starting one costs some ten microseconds.
+// Fewest samples of a thread: starting one costs some ten microseconds.
 int64_t grain(const InteractionArguments& arguments) {
   constexpr int64_t kMultiplicationsPerThread = 1 << 20;
   const int64_t of_sample = int64_t{arguments.num_vectors} * arguments.num_vectors * arguments.dim;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vectors of a sample, wherever they lie, as rows of the type that sums have.
+// The vectors of a sample, wherever they are in memory, as rows of the type of the sums.
 #pragma once
 
 #include "../../cpu/prefetch_queue.h"
@@ -13,7 +13,7 @@ constexpr int kMaxVectors = 64;
 constexpr int kMaxDim = 256;
 
 // Reads the vectors of samples. Element is the type of the op's tensors, Stored that of vectors
-// 1..N-1: another one where they are rows of a table.
+// 1..N-1: a different type if they are rows of a table.
 template <typename Element, typename Stored>
 class SampleReader {
  public:
@@ -22,8 +22,8 @@ class SampleReader {
     samples_ahead_ = static_cast<int>(1 + kPrefetchBytes / bytes);
   }
 
-  // Sets rows[0..N-1], readable up to a multiple of a vector. Rows that are not so in memory are
-  // converted and padded with zeros in `scratch`, [N][D rounded up].
+  // Sets rows[0..N-1], readable up to a multiple of a vector. Rows that memory does not hold in
+  // this form are converted and padded with zeros in `scratch`, [N][D rounded up].
   void read(int64_t sample, float* scratch, const float** rows) const {
     const int stride = round_up(arguments_.dim, kLanes<float>);
     rows[0] = as_sums(first(sample), scratch);
@@ -32,7 +32,7 @@ class SampleReader {
     }
   }
 
-  // Adds the vectors of a sample to come, if there is one before `end`.
+  // Adds the vectors of a later sample, if there is one before `end`.
   void add_to(PrefetchQueue& queue, int64_t sample, int64_t end) const {
     sample += samples_ahead_;
     if (sample >= end) return;
@@ -42,8 +42,8 @@ class SampleReader {
     if (arguments_.table == nullptr) {
       queue.add(other(sample, 0), num_others * row_bytes);
     } else {
-      // The first lines at once: each row is on a page of its own, and the CPU looks several pages
-      // up at a time only if they are asked for together.
+      // The first lines at once: each row is on its own page, and the CPU looks up several pages at
+      // a time only if they are requested together.
       for (int i = 0; i < num_others; ++i) __builtin_prefetch(other(sample, i));
       if (row_bytes <= kCacheLine) return;
       for (int i = 0; i < num_others; ++i) {
@@ -125,8 +125,8 @@ void write_row(const float* sums, int count, int width, bool streaming, Element*
   for (k = count; k < width; ++k) to[k] = Element{};
 }
 
-// Whether rows of `columns` elements at these distances are written past the caches: they must lie
-// at multiples of vectors, and be so many that caches would not keep them for the next reader.
+// Whether rows of `columns` elements at these distances are written past the caches: they must
+// start at multiples of vectors, and be too many for the caches to keep them for the next reader.
 template <typename Element>
 bool streams(const void* to, int64_t stride, int64_t columns, int64_t batch) {
   constexpr int64_t kLargerThanCaches = 16 << 20;

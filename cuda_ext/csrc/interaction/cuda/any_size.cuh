@@ -8,8 +8,8 @@
 namespace recsys::kernels {
 
 constexpr int kChunkColumns = 32;
-constexpr int kSpacedRow = kChunkColumns + 1;  // numbers of a column then lie in different banks
-constexpr int kTile = 4;  // a thread makes 4 x 4 products, so that a read serves four of them
+constexpr int kSpacedRow = kChunkColumns + 1;  // puts the numbers of a column in different banks
+constexpr int kTile = 4;  // a thread computes 4 x 4 products, so that a read serves four of them
 constexpr int kBackwardThreads = 128;
 
 __host__ __device__ __forceinline__ int round_up_to_tile(int count) {
@@ -22,7 +22,7 @@ __host__ __device__ __forceinline__ int triangle_tiles(int num_vectors) {
   return rows * (rows + 1) / 2;
 }
 
-// One thread per tile at least.
+// At least one thread per tile.
 __host__ __device__ __forceinline__ int forward_threads(int num_vectors) {
   return (triangle_tiles(num_vectors) + kWarpSize - 1) / kWarpSize * kWarpSize;
 }
@@ -63,7 +63,7 @@ __device__ __forceinline__ void write_number(void* data, Dtype dtype, int64_t i,
   }
 }
 
-// Whether a number is not finite once it is stored.
+// Whether a number is no longer finite when it is stored.
 __device__ __forceinline__ bool overflows(Dtype dtype, float value) {
   const float stored = dtype == Dtype::kFloat16    ? convert<float>(convert<float16>(value))
                        : dtype == Dtype::kBFloat16 ? convert<float>(convert<bfloat16>(value))
@@ -110,9 +110,9 @@ __device__ __forceinline__ void stage_chunk(const InteractionArguments& argument
   }
 }
 
-// Adds a chunk's products of vectors [row, row + 4) and [column, column + 4). What lies beyond the
-// last vector is not used, so the last is read instead. Chunks are added up by themselves first:
-// the rounding errors of a long sum stay as small as those of a blocked matrix product.
+// Adds a chunk's products of vectors [row, row + 4) and [column, column + 4). Products beyond the
+// last vector are not used, so the last vector is read instead. Each chunk is summed separately
+// first: the rounding errors of a long sum stay as small as those of a blocked matrix product.
 __device__ __forceinline__ void add_tile(float (&products)[kTile][kTile],
                                          SharedPointer<float> values, int row, int column,
                                          int last) {
@@ -195,7 +195,7 @@ __device__ __forceinline__ void stage_pair_gradients(const InteractionArguments&
   }
 }
 
-// Adds up and writes a chunk's gradients; a thread makes one column of four vectors at a time.
+// Sums and writes a chunk's gradients; a thread computes one column of four vectors at a time.
 __device__ __forceinline__ void write_chunk_gradients(const InteractionArguments& arguments,
                                                       int64_t sample, int base,
                                                       SharedPointer<float> weights,

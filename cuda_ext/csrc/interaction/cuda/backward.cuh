@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradient of the dot interaction on the tensor cores: (S + Sᵀ) X of a sample by one warp, where S
-// holds the gradients of the pairs. X goes from memory to registers alone.
+// holds the gradients of the pairs. X goes from memory straight to registers.
 //
-// Which column of X stands in which column of a tile is free to choose. Lane 4 g + t loads 16
-// neighbouring bytes of the rows that the tensor core expects from it, in place g / 2 + 4 (g % 2)
-// of a group of 8; its k-th number then is column g of tile k, and the results that end up in a
-// lane are neighbouring columns again, stored 16 bytes at a time: those of columns 2 t by the four
-// lanes of a row in places 0 to 3, those of columns 2 t + 1 in places 4 to 7, whole sectors both.
+// The assignment of columns of X to columns of a tile is free. Lane 4 g + t loads 16 neighbouring
+// bytes of the rows that the tensor core expects from it, at place g / 2 + 4 (g % 2) of a group of
+// 8. Its k-th number is then column g of tile k, and the results that end up in a lane are
+// neighbouring columns again, stored 16 bytes at a time: the four lanes of a row store the results
+// of columns 2 t at places 0 to 3 and those of columns 2 t + 1 at places 4 to 7, both whole
+// sectors.
 #pragma once
 
 #include "vectors.cuh"
@@ -19,7 +20,7 @@ __device__ __host__ __forceinline__ int64_t gradient_numbers(int64_t width) {
   return width + kPerVector<Element>;
 }
 
-// Place of the gradient of the product of two vectors; that of the zero if they have no product.
+// Place of the gradient of the product of two vectors; the zero's place if they have no product.
 __device__ __forceinline__ int place_of_pair(const InteractionArguments& arguments, int a, int b) {
   const int row = a > b ? a : b;
   const int column = a > b ? b : a;
@@ -73,8 +74,8 @@ __device__ __forceinline__ Vector pack_vector(const float (&values)[kPerVector<E
   return vector;
 }
 
-// Stores 16 rows of the result from column `base` on. The first vector was copied to the output
-// too, and its gradient gets what came through the copy.
+// Stores 16 rows of the result from column `base` on. The first vector was also copied to the
+// output, so the gradient of that copy is added to its gradient.
 template <typename Element>
 __device__ __forceinline__ void store_block(const float (&sums)[kPerVector<Element>][4],
                                             SharedPointer<Element> gradient,
@@ -116,11 +117,11 @@ struct BackwardShape {
   static constexpr int kSteps = 2 * kBlocks / kPerRegister<Element>;
   static constexpr int kLaneVectors = 2 * kPerRegister<Element>;
   static constexpr int kColumns = 8 * kPerVector<Element>;
-  // The result is made in strips: the weights of more blocks would not find room in registers.
+  // The result is computed in strips: the weights of more blocks would not fit the registers.
   static constexpr int kStripBlocks = kBlocks <= 2 ? 2 : 1;
 };
 
-// Places of the numbers of a strip's left operand that a lane has.
+// Places of the numbers of a strip's left operand that a lane holds.
 template <typename Element, int kStripBlocks, int kSteps>
 struct PairPlaces {
   static constexpr int kPer = kPerRegister<Element>;
@@ -157,7 +158,7 @@ __device__ __forceinline__ void find_weights(
   }
 }
 
-// Makes a strip's columns [base, base + kColumns) from what a lane has of them.
+// Computes a strip's columns [base, base + kColumns) from what a lane holds of them.
 template <typename Element, int kStripBlocks, int kSteps, int kLaneVectors>
 __device__ __forceinline__ void make_columns(const Vector (&rows)[kSteps][kLaneVectors],
                                              const uint32_t (&weights)[kStripBlocks][kSteps][4],
@@ -214,7 +215,7 @@ __global__ void interact_vectors_backward(InteractionArguments arguments) {
           source_of(vectors, vector_of<Element>(i / kLaneVectors, i % kLaneVectors, lane),
                     vector_of<Element>(i / kLaneVectors, i % kLaneVectors, 0));
     }
-    __syncwarp();  // the gradients are there
+    __syncwarp();  // the gradients are in shared memory
 #pragma unroll 1
     for (int strip = 0; strip < kBlocks; strip += kStripBlocks) {
       uint32_t weights[kStripBlocks][kSteps][4];
@@ -233,7 +234,7 @@ __global__ void interact_vectors_backward(InteractionArguments arguments) {
               load_stored_columns<Element, Table>(source, column, arguments.dim), source.is_first);
           if constexpr (sizeof(Table) > sizeof(Element) && kBlocks > 2) {
             if (i % 8 == 7) {
-              __syncwarp();  // no more loads are under way than registers hold
+              __syncwarp();  // limits the loads in flight to what registers hold
             }
           }
         }

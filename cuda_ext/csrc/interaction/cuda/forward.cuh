@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot interaction on the tensor cores: X Xᵀ of a sample by one warp, its operands in registers
-// only.
+// Dot interaction on the tensor cores: X Xᵀ of a sample by one warp, with operands only in
+// registers.
 //
-// The sum over columns may run in any order if both operands use the same. So a lane loads 16
-// neighbouring bytes of its rows and takes them for the columns that the tensor core expects in its
-// registers; and since the right operand is the left one transposed, the registers of a row serve
-// as both. Each element is loaded once, without shared memory. Only the output row is put together
-// in shared memory, for stores of 16 bytes.
+// The sum over columns may run in any order if both operands use the same order. So a lane loads 16
+// neighbouring bytes of its rows and uses them as the columns that the tensor core expects in its
+// registers. Since the right operand is the transposed left one, the registers of a row serve as
+// both. Each element is loaded once, without shared memory. Only the output row is assembled in
+// shared memory, for stores of 16 bytes.
 #pragma once
 
 #include "vectors.cuh"
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kBlockWarps* kWarpSize, kBlocks <= 2 ? 4 : 2)
          column += kWarpSize * kPerVector<Element>) {
       store_global_vector(output + column, load_vector(row + column));
     }
-    __syncwarp();  // the next sample writes the row anew
+    __syncwarp();  // the next sample overwrites the row
   }
 }
 

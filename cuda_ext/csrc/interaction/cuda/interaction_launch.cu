@@ -13,7 +13,7 @@ using namespace kernels;
 
 namespace {
 
-// Whether an array, null allowed, can be read 16 bytes at a time when samples lie `stride` elements
+// Whether an array, null allowed, can be read 16 bytes at a time if samples are `stride` elements
 // apart.
 bool is_aligned(const void* data, int64_t stride, Dtype dtype) {
   return data == nullptr || (reinterpret_cast<uintptr_t>(data) % sizeof(Vector) == 0 &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the vectors of a sample lie, and how a lane reads 16 bytes of one for the tensor cores.
+// Where the vectors of a sample are, and how a lane reads 16 bytes of one for the tensor cores.
 //
 // Element is the type that is multiplied, Table the type in which vectors 1..N-1 are stored. A warp
 // takes a sample. Lane 4 g + t, in the naming of the PTX manual: g is its row, t its place in it.
@@ -11,7 +11,7 @@
 namespace recsys::kernels {
 
 constexpr int kWarpSize = 32;
-constexpr int kBlockWarps = 4;  // samples that a block has under way
+constexpr int kBlockWarps = 4;  // samples that a block processes at once
 
 // Elements in 16 bytes, and in a register of the tensor cores.
 template <typename Element>
@@ -28,7 +28,7 @@ __device__ __forceinline__ int pair_count(int num_vectors) {
   return num_vectors * (num_vectors - 1) / 2;
 }
 
-// Row of the table that a vector is read from, or -1 where there is none.
+// Row of the table that a vector is read from, or -1 for no row.
 __device__ __forceinline__ int64_t table_row(const InteractionArguments& arguments, int64_t sample,
                                              int vector) {
   const int64_t position = sample * (arguments.num_vectors - 1) + vector - 1;
@@ -44,7 +44,7 @@ struct VectorSource {
   bool is_first;
 };
 
-// `may_be_first` is known when compiling: the other places of a lane need no code for vector 0.
+// `may_be_first` is a compile-time constant: the other places of a lane need no code for vector 0.
 template <typename Element, typename Table>
 __device__ __forceinline__ VectorSource find_vector(const InteractionArguments& arguments,
                                                     int64_t sample, int vector, bool may_be_first) {
@@ -66,8 +66,8 @@ __device__ __forceinline__ VectorSource find_vector(const InteractionArguments& 
   return {reinterpret_cast<const char*>(vectors), false};
 }
 
-// The vectors that a lane has found: those of its own number in each 32. The others ask it, where
-// each finding all that it reads would take several times as many instructions.
+// The vectors that a lane has found: in each group of 32, the one with its own number. Other lanes
+// get them from it: several times fewer instructions than if each lane found all that it reads.
 template <int kBlocks>
 struct FoundVectors {
   static constexpr int kCount = (16 * kBlocks + kWarpSize - 1) / kWarpSize;
@@ -86,8 +86,8 @@ __device__ __forceinline__ FoundVectors<kBlocks> find_vectors(const InteractionA
   return vectors;
 }
 
-// Takes the source of `vector` from the lane that has found it; `least` is that of all lanes, known
-// when compiling. All lanes take part.
+// Gets the source of `vector` from the lane that has found it; `least` is the least vector of all
+// lanes, a compile-time constant. All lanes take part.
 template <int kBlocks>
 __device__ __forceinline__ VectorSource source_of(const FoundVectors<kBlocks>& vectors, int vector,
                                                   int least) {
@@ -103,7 +103,7 @@ struct StoredColumns {
   Vector vectors[kVectors];
 };
 
-// Loads only: several of these are under way before the first is converted.
+// Only loads: several of these are in flight before the first is converted.
 template <typename Element, typename Table>
 __device__ __forceinline__ StoredColumns<Element, Table> load_stored_columns(
     const VectorSource& source, int column, int dim) {
@@ -112,7 +112,8 @@ __device__ __forceinline__ StoredColumns<Element, Table> load_stored_columns(
     const int size = static_cast<int>(source.is_first ? sizeof(Element) : sizeof(Table));
     const char* address = source.data + column * size;
 #ifndef RECSYS_EMULATOR
-    // The address went from lane to lane as a number, so nvcc cannot see what memory it is of.
+    // The address was passed between lanes as a number, so nvcc cannot see which memory it points
+    // to.
     __builtin_assume(__isGlobal(address));
 #endif
     stored.vectors[0] = load_vector(address);

@@ -22,7 +22,7 @@ struct RowNumbers {
   }
 };
 
-// Row of an id, or -1 where it lies outside its table.
+// Row of an id, or -1 if it is outside its table.
 template <typename Row>
 inline Row joint_row(int64_t id, int64_t offset, int64_t size, bool hash_indices) {
   if (hash_indices && size > 0 && (id < 0 || id >= size)) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kIdsPerTask = 16384;
 
-// Larger outputs would push everything else out of the caches, and be read from memory anyway.
+// Larger outputs would evict everything else from the caches, and be read from memory anyway.
 constexpr int64_t kStreamedBytes = 16 << 20;
 
 void lower(int64_t* smallest, int64_t candidate) {
@@ -20,7 +20,7 @@ void lower(int64_t* smallest, int64_t candidate) {
   }
 }
 
-// Samples of which the ids stay in the first-level cache while one column after the other is read.
+// Samples whose ids stay in the first-level cache while they are read column by column.
 constexpr int64_t kStackedSamples = 128;
 
 template <typename Id, typename Column>

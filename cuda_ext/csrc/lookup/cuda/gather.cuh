@@ -12,8 +12,8 @@ namespace recsys::kernels {
 template <typename Table>
 constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(Table));
 
-// Rows that a team has under way at once, so that a multiprocessor keeps more bytes in flight than
-// memory needs to cover its latency.
+// Rows that a team loads at once, so that a multiprocessor keeps more bytes in flight than it takes
+// to cover the latency of memory.
 constexpr int kRowsInFlight = 4;
 
 template <int Width, typename Table>
@@ -61,7 +61,7 @@ __global__ void gather_rows(GatherArguments arguments, int lanes) {
   }
 }
 
-// Bag offsets come unchecked from the device: a bag is cut to the lookups there are.
+// Bag offsets come unchecked from the device: a bag is cut to the existing lookups.
 __device__ __forceinline__ int64_t bag_limit(const BagArguments& arguments, int64_t bag) {
   const int64_t offset = load_global(arguments.bag_offsets + bag);
   const int64_t count = arguments.lookup.count;

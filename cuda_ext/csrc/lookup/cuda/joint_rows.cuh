@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids of each feature to row numbers of the joint table.
+// Converts ids of each feature to row numbers of the joint table.
 #pragma once
 
 #include "../../cuda/row_vectors.cuh"
@@ -16,7 +16,7 @@ __device__ __forceinline__ int64_t remainder_of(int64_t value, int64_t size) {
   return remainder < 0 ? remainder + size : remainder;
 }
 
-// Returns the bag that a lookup lies in; -1 or num_bags where the offsets do not cover it.
+// Returns the bag of a lookup; -1 or num_bags if the offsets do not cover it.
 __device__ __forceinline__ int64_t bag_of(const JointRowsArguments& arguments, int64_t position) {
   if (arguments.bag_offsets == nullptr) {
     return position;
@@ -34,8 +34,8 @@ __device__ __forceinline__ int64_t bag_of(const JointRowsArguments& arguments, i
   return low - 1;
 }
 
-// rows[k] = first row of the feature + id; one thread per id. A bad id gives row -1, and the
-// smallest position of one goes to `bad`.
+// rows[k] = first row of the feature + id; one thread per id. A bad id gives row -1; the smallest
+// position of a bad id goes to `bad`.
 template <typename Id>
 __global__ void number_joint_rows(JointRowsArguments arguments) {
   const int64_t position = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns of ids of several integer types, put beside each other.
+// Puts columns of ids of several integer types side by side.
 #pragma once
 
 #include "../../cuda/row_vectors.cuh"

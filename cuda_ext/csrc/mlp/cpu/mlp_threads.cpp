@@ -5,7 +5,7 @@
 namespace recsys::cpu {
 namespace {
 
-// Outputs that a thread takes at least: waking one costs about what it takes to read this much.
+// Fewest outputs of a thread: waking one takes about as long as reading this much.
 int64_t grain(const LayerArguments& arguments) {
   constexpr int64_t kBytesPerThread = 256 << 10;
   const int64_t samples = 1 + arguments.batch / 4;

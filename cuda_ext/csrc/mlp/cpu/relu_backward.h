@@ -7,7 +7,7 @@
 
 namespace recsys::cpu::RECSYS_ISA {
 
-// The gradient where the output is not zero or below. A NaN of the output lets it pass.
+// The gradient where the output is not zero or below. A NaN in the output passes it on too.
 RECSYS_INLINE Vector<float> where_positive(Vector<float> gradient, Vector<float> output) {
   return output <= Vector<float>{} ? Vector<float>{} : gradient;
 }

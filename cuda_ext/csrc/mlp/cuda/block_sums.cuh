@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the samples, by columns: each block adds its samples, a second kernel the blocks. The
-// order is fixed, so that a sum does not change from run to run.
+// Sums over the samples, by columns: each block adds its samples, a second kernel adds the blocks.
+// The order is fixed, so that a sum does not change from run to run.
 #pragma once
 
 #include "../../cuda/row_vectors.cuh"
 
 namespace recsys::kernels {
 
-constexpr int kRowsInFlight = 4;  // whose loads a warp starts before it uses one
+constexpr int kRowsInFlight = 4;  // rows that a warp starts to load before it uses one
 constexpr int kSumLanes = 32;     // columns, or vectors of them, that a block takes side by side
 
 // Samples and columns of a block. Its teams, a warp each, take turns at the samples; a lane takes
@@ -35,7 +35,7 @@ struct BlockRange {
   }
 };
 
-// Adds what the teams of a block have for each of its columns, in the order of the teams.
+// Adds the sums of a block's teams for each of its columns, in the order of the teams.
 __device__ __forceinline__ void add_over_teams(SharedPointer<float> of_teams, int block_columns,
                                                int64_t first, int64_t num_columns, float* totals) {
   const int threads = static_cast<int>(blockDim.x);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of what an MLP does besides large products.
+// Launches the kernels of an MLP other than large products.
 #include "../../cuda/dispatch.cuh"
 #include "cross_entropy.cuh"
 #include "output_layer.cuh"
@@ -14,8 +14,8 @@ namespace {
 constexpr int kAddingThreads = 1024;
 constexpr int kTeams = kBlockThreads / kSumLanes;
 
-// Launches a kernel that leaves sums of each of `num_blocks` blocks of samples, if there are any,
-// and the one that adds them up.
+// Launches a kernel that writes sums of each of `num_blocks` blocks of samples, if there are any,
+// and the kernel that adds them up.
 template <typename Kernel, typename Arguments>
 int launch_with_sums(Kernel kernel, const Arguments& arguments, int64_t num_blocks, int64_t across,
                      int numbers_of_team, const BlockSums& sums, void* stream) {
@@ -30,7 +30,7 @@ int launch_with_sums(Kernel kernel, const Arguments& arguments, int64_t num_bloc
                 sizeof(float) * kAddingThreads, stream, sums);
 }
 
-// Calls f(element type, columns that a lane takes at once): a vector of them where rows allow it.
+// Calls f(element type, columns that a lane takes at once): a vector of them if rows allow it.
 template <typename Function, typename... Pointers>
 int with_element_and_width(Dtype dtype, int64_t num_columns, const Function& f,
                            Pointers... pointers) {

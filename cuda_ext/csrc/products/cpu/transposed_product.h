@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product with a transposed matrix: a few rows after the other, into tiles in registers.
+// A product with a transposed matrix: a few rows at a time, into tiles in registers.
 #pragma once
 
 #include "../../cpu/tiles.h"
@@ -9,7 +9,7 @@
 namespace recsys::cpu::RECSYS_ISA {
 
 // Nothing is packed or transposed: a tile takes the factors of its rows from one cache line of `a`,
-// and rows of both matrices stay in the first cache for all tiles.
+// and rows of both matrices stay in the first-level cache for all tiles.
 inline void transposed_product(const TransposedProductArguments& arguments, int64_t begin,
                                int64_t end) {
   const float* const a = arguments.a;

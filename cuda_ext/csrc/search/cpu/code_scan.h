@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Upper bounds of the products of 8-bit rows with a query: sums of whole numbers down the lanes.
+// Upper bounds of the products of 8-bit rows with a query: sums of integers down the lanes.
 #pragma once
 
 #include "../../cpu/vector.h"
@@ -10,7 +10,7 @@ namespace recsys::cpu::RECSYS_ISA {
 using Sums = Vector<int32_t>;
 using Pairs = Vector<int16_t>;
 
-// Vectors of rows that are summed side by side, so that an element of the query is loaded once.
+// Vectors of rows that are summed together, so that an element of the query is loaded only once.
 constexpr int kScanned = kVectorBytes == 16 ? 4 : static_cast<int>(kSearchBlock) / kLanes<int32_t>;
 constexpr int kScannedRows = kScanned * kLanes<int32_t>;
 
@@ -79,7 +79,7 @@ struct VnniDigits {
     }
   }
 
-  // In assembly: the other kernels of this file also run where there is no VNNI.
+  // In assembly: the rest of this file must also run on CPUs without VNNI.
   RECSYS_INLINE static void add(Sums& sums, Sums& high_sums, Vector<uint16_t> codes, Sums low,
                                 Sums high) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(codes), "v"(low));

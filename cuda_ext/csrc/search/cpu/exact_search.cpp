@@ -2,7 +2,7 @@
 // Exact search: a scan of 8-bit rows for upper bounds, and products in float64 of the rows whose
 // bound does not exclude them.
 //
-// With u a query, u' its whole numbers q x step, v a row and v' = r x scale its codes,
+// With u a query, u' = q x step its rounded levels, v a row and v' = r x scale its codes,
 //   u.v - u'.v' = (u - u').v' + u.(v - v'),
 // which Cauchy and Schwarz bound by scale x (|u - u'| code_norm + |u| residual). The bound of a row
 // is computed in float32; its rounding is less than 2^-20 of |u| code_norm, which the slack adds,
@@ -23,14 +23,15 @@ constexpr double kRounding = 0x1p-20;
 constexpr double kUnderflow = 0x1p-100;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Queries beyond have products that float32 rounds to nothing or to infinity: all rows are scored.
+// Queries outside these bounds have products that float32 rounds to zero or infinity: for them all
+// rows are scored.
 constexpr double kSmallestQuery = 0x1p-60, kLargestQuery = 0x1p60;
 
-// Codes that stay in the nearest caches while all queries of a batch meet them.
+// Codes that stay in the nearest caches while all queries of a batch scan them.
 constexpr int64_t kChunkBytes = 32 << 10;
 // Chunks that a thread takes at once.
 constexpr int64_t kMostChunksAtOnce = 16;
-// Queries that meet a chunk before the next one.
+// Queries that scan a chunk before the next chunk is read.
 constexpr int64_t kQueriesAtOnce = 64;
 
 struct ScoredRow {
@@ -38,7 +39,7 @@ struct ScoredRow {
   int64_t row;
 };
 
-// The order of the result; equal scores by the number of the row.
+// The order of the result; equal scores are ordered by row number.
 bool is_ahead(const ScoredRow& a, const ScoredRow& b) {
   return a.score > b.score || (a.score == b.score && a.row < b.row);
 }
@@ -61,7 +62,7 @@ class BestRows {
     threshold_ = static_cast<float>(last - std::abs(last) * kRounding - kUnderflow);
   }
 
-  // What a row's bound must reach.
+  // The threshold that a row's bound must reach.
   float threshold() const { return threshold_; }
   const std::vector<ScoredRow>& rows() const { return rows_; }
 
@@ -73,7 +74,7 @@ class BestRows {
   std::vector<ScoredRow> rows_;
 };
 
-// A query's whole numbers, in memory of their own.
+// A query's levels, with the memory that holds them.
 struct PackedQuery {
   std::vector<uint32_t> digits;
   ScanQuery scan;
@@ -112,8 +113,8 @@ PackedQuery pack_query(const TopRowsArguments& arguments, const float* query,
   return packed;
 }
 
-// Sums column by column. Products of two float32 are exact in float64: with and without fused
-// operations these are the same bits.
+// Sums column by column. Products of two float32 are exact in float64, so the bits are the same
+// with and without fused operations.
 double score_of(const TopRowsArguments& arguments, int64_t query, int64_t row) {
   const float* const a = arguments.queries + query * arguments.dim;
   const float* const b = arguments.table + row * arguments.table_stride;
@@ -160,7 +161,7 @@ void search(const TopRowsArguments& arguments, int64_t first, int64_t last) {
   std::vector<std::vector<BestRows>> best(
       num_tasks, std::vector<BestRows>(last - first, BestRows(arguments.count)));
   std::atomic<int64_t> next{0};
-  // Threads take what is next: one that other programs hold up does not hold up all.
+  // Each thread takes the next chunk: a thread that other programs hold up does not delay all.
   parallel_for(num_tasks, 1, [&](int64_t first_task, int64_t last_task) {
     std::vector<int32_t> candidates(chunk * kSearchBlock);
     for (int64_t task = first_task; task < last_task; ++task) {

@@ -7,8 +7,8 @@
 
 namespace recsys::cpu::RECSYS_ISA {
 
-// a * b + c, rounded once where the CPU can. Spelled out where two products meet: there the
-// compiler may fuse either, and bits would depend on the compiler.
+// a * b + c, rounded once if the CPU can. Spelled out where two products are added: the compiler
+// might fuse either of them, and bits would depend on the compiler.
 inline Vector<float> multiply_add(Vector<float> a, float b, Vector<float> c) {
   const Vector<float> factors = broadcast(b);
 #if defined(__AVX512F__)
@@ -64,7 +64,7 @@ template <typename Rule, typename Row>
 inline void apply_rule(const UpdateArguments& arguments, const StepScalars& of_step,
                        int64_t row_number, const Row& row, const float* gradients) {
   constexpr int kStates = Rule::kElementStates;
-  // A copy stays in registers: the compiler knows that writing a row does not change it.
+  // A local copy stays in registers: the compiler knows that writing a row does not change it.
   const StepScalars scalars = of_step;
   float rate = scalars.lr;
   if constexpr (Rule::kRowStates > 0) {

@@ -2,9 +2,9 @@
 // The update of table rows from sorted lookups, in chunks of kUpdateChunk.
 //
 // A row whose lookups lie in one chunk is summed and written at once. A row that crosses chunks
-// leaves one sum per chunk in the workspace: as the first row of a chunk in its `head`, as its last
-// in its `tail`. The chunk in which it begins then adds them in order and writes the row. So hot
-// rows are shared by all threads, and the order of the sums is that of the lookups.
+// leaves one sum per chunk in the workspace: in the chunk's `head` if it is the first row there, in
+// its `tail` if it is the last. The chunk in which it begins then adds them in order and writes the
+// row. So all threads share hot rows, and sums follow the order of the lookups.
 #pragma once
 
 #include <type_traits>
@@ -133,7 +133,7 @@ void update_crossing_rows_of(const UpdateArguments& arguments, int64_t begin, in
   }
 }
 
-// Calls body(rule, row format) with null pointers to the types; the ops know no rule but these.
+// Calls body(rule, row format) with null pointers to the types; the ops accept only these rules.
 template <typename Body>
 inline void with_rule_and_format(const UpdateArguments& arguments, const Body& body) {
   const bool is_known = with_rule<VectorMath>(arguments.rule, [&](auto rule) {

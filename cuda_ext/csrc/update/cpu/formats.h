@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a table keeps its rows: float32, or bfloat16 written with stochastic rounding. Each reads and
-// writes vectors of float32 columns.
+// Formats in which a table stores its rows: float32, or bfloat16 written with stochastic rounding.
+// Each reads and writes vectors of float32 columns.
 #pragma once
 
 #include "../../cpu/weighted_sum.h"
@@ -48,8 +48,8 @@ struct StochasticBFloat16Row {
     return columns.read(values);
   }
 
-  // Rounds in a plain array, which the compiler turns into vectors; the upper halves are then exact
-  // in bfloat16, so that writing them rounds no more.
+  // Rounds in a plain array, which the compiler vectorizes; the upper halves are then exact in
+  // bfloat16, so writing them does not round again.
   template <typename Columns>
   void write(Columns columns, Vector<float> weights) const {
     uint32_t bits[kLanes<float>];

@@ -2,7 +2,7 @@
 // Stable radix sort of row numbers, least significant digit first, with the position of each.
 //
 // A pass counts the digits of each chunk of keys, turns the counts into the place of the first key
-// of each digit and chunk, and moves the keys there. A stable sort has one result only, so neither
+// of each digit and chunk, and moves the keys there. A stable sort has only one result, so neither
 // chunks nor threads can change it. Only the bits in which the keys differ are sorted.
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace recsys::cpu {
 namespace {
 
-constexpr int kDigitBits = 11;  // the 2048 open lines of a pass still lie in the second-level cache
+constexpr int kDigitBits = 11;  // the 2048 open lines of a pass still fit the second-level cache
 constexpr int64_t kBins = int64_t{1} << kDigitBits;
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kChunksPerThread = 2;  // the places of a pass are computed by one thread
@@ -80,7 +80,7 @@ struct Digit {
   }
 };
 
-// Turns the counts of digits per chunk into the place where each chunk puts its first key of each.
+// Turns the counts of digits per chunk into the place of each chunk's first key with each digit.
 void counts_to_places(uint32_t* counts, int64_t chunks) {
   uint32_t places[kBins] = {};
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {

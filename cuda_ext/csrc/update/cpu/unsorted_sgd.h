@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD without a sort: each thread owns some of the rows and applies all their lookups, in the order
-// in which they come. So gradients are read one after the other, no two threads write one row, and
-// the bits do not depend on the number of threads.
+// SGD without a sort: each thread owns some of the rows and applies all their lookups, in order. So
+// gradients are read sequentially, no two threads write the same row, and the bits do not depend on
+// the number of threads.
 #pragma once
 
 #include "../../cpu/weighted_sum.h"
@@ -12,8 +12,8 @@ namespace recsys::cpu::RECSYS_ISA {
 
 constexpr int64_t kOwnedBlock = 4096;
 
-// The thread that owns a row: blocks of 16 neighbours, spread by a multiplicative hash, so that
-// neither the rows of one feature nor the frequent ones at its beginning go to one thread.
+// The thread that owns a row: a multiplicative hash spreads blocks of 16 neighbours, so that
+// neither the rows of one feature nor the frequent ones at its beginning all go to one thread.
 inline uint32_t owner_of(int64_t row, uint32_t num_owners) {
   const uint32_t spread = static_cast<uint32_t>(row >> 4) * 0x9e3779b1u;
   return static_cast<uint32_t>((uint64_t{spread} * num_owners) >> 32);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sorted update of rows of any length: a segment's sum goes through memory, so a row may be
-// longer than a warp reads at once. Rule, format and gradient type are chosen at run time, since
-// these kernels wait for memory, not for branches.
+// longer than what a warp reads at once. Rule, format and gradient type are chosen at run time:
+// these kernels are bound by memory, not by branches.
 #pragma once
 
 #include "segments.cuh"
 
 namespace recsys::kernels {
 
-// Applies the sum at `sums` to a row; row -1 applies nothing, yet joins in. All lanes of the warp
-// must come here together. Each lane reads the sums that it wrote itself.
+// Applies the sum at `sums` to a row; row -1 applies nothing but takes part. All lanes of the warp
+// must call this together. Each lane reads the sums that it wrote itself.
 template <typename Rule, typename Format, int Width>
 __device__ __forceinline__ void apply_row_by(const UpdateArguments& arguments,
                                              const StepScalars& scalars, const Team& team,

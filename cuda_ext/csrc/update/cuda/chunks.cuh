@@ -7,9 +7,9 @@
 
 namespace recsys::kernels {
 
-// Lookups that a team has under way at once: their gradients, and the rows that end among them.
-// Their numbers come from other lanes of the team, so that no load waits for another; a team has as
-// many lanes at least.
+// Lookups that a team loads at once: their gradients, and the rows that end among them. Other lanes
+// of the team supply their numbers, so that no load waits for another; a team has at least as many
+// lanes.
 constexpr int kFewestLanes = 4;
 template <typename Rule>
 constexpr int kLookupsInFlight = Rule::kElementStates > 1 ? 2 : kFewestLanes;
@@ -44,7 +44,7 @@ __global__ void update_chunks(UpdateArguments arguments, ChunkSums chunk_sums, i
   const int64_t dim = arguments.dim;
   const auto* gradients = static_cast<const Gradient*>(arguments.gradients);
   float sums[Width] = {};
-  // A lane has the numbers of one of the next `lanes` positions.
+  // Each lane holds the numbers of one of the next `lanes` positions.
   Lookup own = read_lookup(arguments, rows, chunk.begin + team.lane);
   for (int base = 0; base < kChunk; base += kInFlight) {
     Lookup lookup[kInFlight];

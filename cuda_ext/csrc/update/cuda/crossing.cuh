@@ -2,8 +2,8 @@
 // Second kernel of the sorted update: adds up the sums that chunks left of the segments that cross
 // their boundaries, in the order of the chunks, and applies them.
 //
-// The team of the chunk in which a segment begins takes it. A segment of more chunks than the block
-// has teams is shared among the teams of the block: each adds up a slice, then the first adds the
+// The team of the chunk in which a segment begins handles it. If a segment has more chunks than the
+// block has teams, the teams of the block share it: each adds up a slice, then the first adds the
 // slices. At most one such segment can begin among the chunks of a block.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace recsys::kernels {
 
-// A segment that begins in a chunk and goes on in the next ones.
+// A segment that begins in a chunk and continues in the next ones.
 struct CrossingSegment {
   int64_t first_chunk;
   int64_t following;  // chunks after the first that hold lookups of it; 0: there is no such segment
@@ -121,7 +121,7 @@ __device__ __forceinline__ void add_slice_sums(const ChunkSums& chunk_sums, cons
   }
 }
 
-// Most blocks find that nothing crosses and leave at once: three of them share a multiprocessor.
+// Most blocks find that nothing crosses and return at once: three of them share a multiprocessor.
 template <int Width>
 __global__ void __launch_bounds__(kBlockThreads, 3)
     apply_crossing_segments(UpdateArguments arguments, ChunkSums chunk_sums, int lanes) {

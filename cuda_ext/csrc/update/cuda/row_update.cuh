@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a row changes: storage formats of tables, and the update rules on them.
+// Updates of a row: storage formats of tables, and the update rules on them.
 #pragma once
 
 #include "../../cuda/row_vectors.cuh"
@@ -31,8 +31,8 @@ __device__ __forceinline__ StepScalars step_scalars(const UpdateArguments& argum
   return scalars;
 }
 
-// The formats: each loads the stored bits of columns, so that many loads can be under way before
-// the first is joined to float32, and splits them again.
+// The formats: each loads the stored bits of columns, so that many loads can be in flight before
+// the first is converted to float32, and converts results back.
 struct Float32Format {
   template <int Width>
   using Raw = Columns<float, Width>;
@@ -105,8 +105,8 @@ __device__ __forceinline__ LoadedColumns<Rule, Format, Width> load_row_and_state
   return loaded;
 }
 
-// Sum of the row terms of some columns, which rules with a state per row need of the whole row
-// first.
+// Sum of the row terms of some columns; rules with a state per row first need the sum over the
+// whole row.
 template <typename Rule, typename Format, int Width>
 __device__ __forceinline__ float sum_row_terms(const StepScalars& scalars,
                                                const LoadedColumns<Rule, Format, Width>& loaded,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sorted update in chunks. A segment is a run of equal sorted rows: the lookups of one table
-// row. Teams take chunks of 32 sorted positions whatever the segments, so that the work is even for
-// a row that occurs once and for one that occurs ten thousand times, and the launch does not depend
-// on the number of distinct rows. A segment inside a chunk is applied at once. One that crosses a
-// chunk boundary leaves a sum per chunk, which a second kernel adds up.
+// row. Teams take chunks of 32 sorted positions regardless of segments: the work is balanced even
+// if one row occurs once and another ten thousand times, and the launch does not depend on the
+// number of distinct rows. A segment inside a chunk is applied at once. A segment that crosses a
+// chunk boundary leaves a sum per chunk, and a second kernel adds these up.
 #pragma once
 
 #include "row_update.cuh"
@@ -19,11 +19,11 @@ __host__ __device__ __forceinline__ int64_t chunks_of(int64_t count) {
 // The sums that chunks leave: float32 [chunks, D] each.
 struct ChunkSums {
   float* heads;    // of a segment that began in an earlier chunk
-  float* tails;    // of one that began in this chunk and goes on in the next
-  float* scratch;  // of one that lies inside this chunk; null where such sums stay in registers
+  float* tails;    // of one that began in this chunk and continues in the next
+  float* scratch;  // of one inside this chunk; null if such sums stay in registers
 };
 
-// What a chunk's positions look like, as bits: bit i stands for position begin + i.
+// The positions of a chunk as bits: bit i stands for position begin + i.
 struct ChunkSegments {
   int64_t begin;
   int size;            // positions in the chunk: 32, fewer in the last, 0 beyond it
@@ -40,7 +40,7 @@ struct ChunkSegments {
 };
 
 // Reads the segments of the chunk of each team. The lanes of the warp read the chunks of its teams
-// one after the other, so all of them must come here together.
+// one after the other, so all of them must call this together.
 __device__ __forceinline__ ChunkSegments find_segments(const RowNumbers& rows, int64_t count,
                                                        const Team& team) {
   const int warp_teams = kWarpLanes / team.lanes;
@@ -78,7 +78,7 @@ __device__ __forceinline__ LookupGradient lookup_gradient(const UpdateArguments&
 
 // The numbers of a sorted position.
 struct Lookup {
-  int64_t row;  // of the table; -1 where there is none
+  int64_t row;  // of the table; -1 for no row
   LookupGradient gradient;
 };
 
@@ -94,7 +94,7 @@ __device__ __forceinline__ Lookup read_lookup(const UpdateArguments& arguments,
   return lookup;
 }
 
-// Returns what a lane of the team has read. All lanes of the warp must come here together.
+// Returns what a lane of the team has read. All lanes of the warp must call this together.
 __device__ __forceinline__ Lookup lookup_of(const Lookup& own, const Team& team, int lane) {
   const int from = (static_cast<int>(threadIdx.x) & (kWarpLanes - 1) & ~(team.lanes - 1)) + lane;
   return {__shfl_sync(kAllLanes, own.row, from),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stable sort of the looked-up rows: CUB's radix sort on the device, the standard library's in the
-// emulator. Only this file includes CUB, which takes longer to compile than all kernels together.
+// emulator. Only this file includes CUB, which compiles for longer than all kernels together.
 #include "../../cuda/dispatch.cuh"
 #include "../update_arguments.h"
 
@@ -91,7 +91,7 @@ int key_bits(int64_t num_table_rows, int most) {
   return bits;
 }
 
-// Null `memory` asks for its size alone.
+// Null `memory` only requests its size.
 template <typename Row>
 int sort_pairs(void* memory, size_t& bytes, const Row* keys, const SortArguments& arguments,
                const int32_t* positions, void* stream) {
