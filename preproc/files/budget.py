@@ -15,10 +15,10 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 _RESERVE_BYTES = 24 * 2**20
-"""Left free of the limit: the interpreter's own growth while a stage runs (14 MiB measured)."""
+"""Left free of the limit for the interpreter's growth during a stage (14 MiB measured)."""
 
 _MOST_BYTES = 2**62
-"""Beyond any machine; the kernel's numbers have 64 bits."""
+"""More than any machine has, and within the kernel's 64-bit numbers."""
 
 
 def run_units(
@@ -27,9 +27,9 @@ def run_units(
     threads: int,
     progress: Progress,
 ) -> Iterator[tuple[Unit, Result]]:
-    """Runs `work` in threads and yields each unit with its result.
+    """Runs `work` in threads; yields each unit with its result, in order of completion.
 
-    Results come in the order in which they finish; an error stops the other threads.
+    An error stops the other threads.
     """
     pool = concurrent.futures.ThreadPoolExecutor(threads)
     try:
@@ -44,7 +44,7 @@ def run_units(
 
 
 Work = Callable[[Unit, int, Progress], Tally]
-"""Does a unit within a number of bytes of memory, and returns its counts."""
+"""Processes a unit within a number of bytes of memory, and returns its counts."""
 
 
 def nothing(*_: object) -> None:
@@ -53,7 +53,7 @@ def nothing(*_: object) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Threads:
-    """Works on units in threads of this process.
+    """Processes units in threads of this process.
 
     Attributes:
         threads: at least 1; fewer are used if memory is short.
@@ -76,16 +76,16 @@ class Threads:
         """Calls `work` for every unit; returns the sum of the counts.
 
         Args:
-            work: called with a unit, its memory budget in bytes and `progress`, perhaps in another
-                process: a function of a module, or a partial of one.
-            units: in the order in which they are started.
+            work: called with a unit, its memory budget in bytes and `progress`, possibly in another
+                process, so it must be a module's function or a partial of one.
+            units: started in this order.
             least_bytes: smallest memory budget of a unit.
             progress: counters that `work` advances.
             prepare: called once in each process, before its free memory is divided.
-            watch: called with the counts so far, from time to time; may raise to end the stage.
+            watch: called from time to time with the counts so far; may raise to end the stage.
 
         Raises:
-            PreprocError: a unit failed, or the memory does not suffice for one.
+            PreprocError: a unit failed, or there is too little memory for one.
         """
         prepare()
         threads, budget = share_budget(self.memory_limit, self.threads, least_bytes)
@@ -97,7 +97,7 @@ class Threads:
 
 
 def anonymous_bytes() -> int:
-    """Returns the anonymous memory of this process, 100 MiB without /proc."""
+    """Returns the anonymous memory of this process in bytes; 100 MiB without /proc."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -114,13 +114,13 @@ def free_budget(memory_limit: int) -> int:
 
 
 def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int, int]:
-    """Divides the free memory among threads, fewer if it is short.
+    """Divides the free memory among threads, and uses fewer threads if it is short.
 
     Returns:
-        The number of threads, and the bytes of each, at least `least_bytes`.
+        The number of threads, and the bytes for each, at least `least_bytes`.
 
     Raises:
-        PreprocError: there is not enough for one thread.
+        PreprocError: there is not enough memory for one thread.
     """
     free = free_budget(memory_limit)
     if free < least_bytes:
@@ -132,7 +132,7 @@ def share_budget(memory_limit: int, threads: int, least_bytes: int) -> tuple[int
 def memory_error(memory_limit: int, needed: int, remedy: str) -> PreprocError:
     """Returns the error for a limit below `needed` bytes.
 
-    `remedy` continues its last sentence.
+    `remedy` continues the last sentence.
     """
     return PreprocError(
         f"`memory_limit` {format_bytes(memory_limit)} is too small: this input needs "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Space on disk: refused beforehand if short, named if it runs out."""
+"""Disk space: a run is refused if it is too small, and a full disk is explained."""
 
 import contextlib
 import dataclasses
@@ -21,9 +21,9 @@ class DiskNeeds:
     """Estimated bytes that a run writes.
 
     Attributes:
-        bytes_of: folder, which need not exist yet, -> bytes.
+        bytes_of: bytes by folder; the folders need not exist yet.
         rows: estimated rows of the run.
-        remedy: what to do, besides making room.
+        remedy: what to do other than make room, for messages.
     """
 
     bytes_of: Mapping[Path, float]
@@ -34,7 +34,7 @@ class DiskNeeds:
         """Refuses a run that would fill a disk.
 
         Args:
-            reusable: folder -> bytes in it of an earlier run that was interrupted.
+            reusable: bytes, by folder, that an earlier, interrupted run has left.
 
         Raises:
             PreprocError: the estimated need exceeds the free space.
@@ -50,13 +50,13 @@ class DiskNeeds:
             free = shutil.disk_usage(folder).free + sum(reused for *_, reused in on_device)
             if need > free:
                 raise PreprocError(
-                    f"{folder}: about {format_bytes(need)} are needed for {self.rows:,.0f} rows, "
+                    f"{folder}: {self.rows:,.0f} rows need about {format_bytes(need)}, but only "
                     f"{format_bytes(free)} are free; make room, {self.remedy}"
                 )
 
     @contextlib.contextmanager
     def explained(self, end: str) -> Iterator[None]:
-        """Explains the error of a full disk; `end` closes the message.
+        """Explains the error of a full disk; `end` ends the message.
 
         Raises:
             PreprocError: a disk is full.
@@ -70,13 +70,13 @@ class DiskNeeds:
             need = sum(self.bytes_of.values())
             raise PreprocError(
                 f"{folders[0]}: the disk is full ({format_bytes(_free(folders[0]))} free); the run "
-                f"needs {format_bytes(need)} in all by an estimate from its first rows, which may "
-                f"be short. Make room, {self.remedy}; {end}"
+                f"needs about {format_bytes(need)} in all, estimated from its first rows, or more. "
+                f"Make room, {self.remedy}; {end}"
             ) from error
 
 
 def is_full(error: Exception) -> bool:
-    """Returns True for an error of a full disk, Java's too."""
+    """Returns True for the error of a full disk, even if it comes from Java."""
     return getattr(error, "errno", None) in _FULL or any(
         os.strerror(number) in str(error) for number in _FULL
     )
@@ -87,7 +87,7 @@ def _free(folder: Path) -> int:
 
 
 def existing_folder(folder: Path) -> Path:
-    """Returns the nearest existing folder: itself or one above."""
+    """Returns the folder itself, or its nearest parent that exists."""
     folder = folder.resolve()
     while not folder.exists():
         folder = folder.parent

@@ -5,7 +5,7 @@ from recsys.errors import TOO_MANY_BAD_ROWS, UserError
 
 
 class PreprocError(UserError):
-    """An error that the user can mend: input, settings or machine."""
+    """An error that the user can fix: in the input, the settings or the machine."""
 
 
 class TooManyRejectedRowsError(PreprocError):
@@ -19,4 +19,4 @@ class KernelError(RuntimeError):
 
 
 class CancelledError(KernelError):
-    """Work that ended early because `Progress.cancel` was called."""
+    """Work ended early because `Progress.cancel` was called."""

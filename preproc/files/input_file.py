@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw input file: text, perhaps compressed, or a table (see preproc.files.raw.tables)."""
+"""A raw input file: plain or compressed text, or a table (see preproc.files.raw.tables)."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from preproc.files.raw.streams import (
 
 Compression = Literal["none", "gzip", "zstd", "bzip2", "xz", "parquet", "arrow"]
 
-_GzipError = cast("type[Exception]", isal_zlib.error)  # whose stub calls it an instance
+_GzipError = cast("type[Exception]", isal_zlib.error)  # its stub declares an instance
 
 GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -35,16 +35,16 @@ _MAGIC: dict[bytes, Compression] = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"PAR1": "parquet",
-    b"\xff\xff\xff\xff": "arrow",  # a stream, which tables of Python become
+    b"\xff\xff\xff\xff": "arrow",  # a stream: tables in Python are written as one
 }
 _COMPRESSED_NAME = (".gz", ".zst", ".bz2", ".xz")
 _IN_NO_TEXT = re.compile(rb"[\0\3-\b\x0e-\x1f]")
-"""Control characters; 1 and 2 are the delimiters of Hive."""
+"""Control characters that text does not have; 1 and 2 are allowed as Hive's delimiters."""
 _ZIP_MAGIC = b"PK\x03\x04"
 PLAIN_OR_COMPRESSED = "plain, or compressed by gzip, zstd, bzip2 or xz, or parquet"
 
 _TYPICAL_INFLATION = 5.0
-"""Bytes of text per byte of a log that is not gzip: only progress and disk needs depend on it."""
+"""Bytes of text per compressed byte, except gzip; affects only progress and disk estimates."""
 
 MAX_LINE_BYTES = 2**20
 """A longer line stops the run; a Criteo row has 393 bytes at most."""
@@ -54,13 +54,13 @@ _ENDS_BYTES = 2**16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputFile:
-    """A raw file as it was when the run began.
+    """The state of a raw file when the run began.
 
     Attributes:
         path: absolute, or relative to the working directory.
-        name: of a file of a folder its path in there; no two files of a run have the same one.
+        name: unique name in the run; for a file in a folder, its path within the folder.
         size: bytes on disk.
-        compression: told by the first bytes, not by the name.
+        compression: detected from the first bytes, not from the name.
         identity: checksum of name, size, times of modification and change, inode, and the first
             and last 64 KiB.
         inflation: estimated bytes of text per byte on disk, 1.0 if not compressed.
@@ -75,7 +75,7 @@ class InputFile:
 
     @classmethod
     def open(cls, path: Path, folder: Path | None = None) -> "InputFile":
-        """Inspects the first and last bytes of a file, perhaps one of an input folder.
+        """Inspects the first and last bytes of a file, which may be part of an input folder.
 
         Raises:
             PreprocError: it cannot be read, or its compression is not supported.
@@ -98,7 +98,7 @@ class InputFile:
                 path=path,
             )
         digest = xxhash.xxh3_128(os.fsencode(path.name))
-        # The time of the last change tells an edit that kept size and modification time.
+        # The change time reveals an edit that kept the size and the modification time.
         of_stat = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
         digest.update(repr(of_stat).encode())
         digest.update(head)
@@ -108,8 +108,8 @@ class InputFile:
         )
         if compression == "none" and path.suffix in _COMPRESSED_NAME and _IN_NO_TEXT.search(head):
             raise PreprocError(
-                f"{path}: is named as a compressed file, and its first bytes are neither those of "
-                "one nor text: it is damaged at byte 0; get the file again",
+                f"{path}: is named like a compressed file, but its first bytes are neither "
+                "compressed data nor text: it is damaged at byte 0; get the file again",
                 path=path,
             )
         inflation = 1.0 if compression == "none" else _TYPICAL_INFLATION
@@ -122,7 +122,7 @@ class InputFile:
         """Refuses a file that changed since the run began.
 
         Raises:
-            PreprocError: it changed, or cannot be read any more.
+            PreprocError: it changed, or can no longer be read.
         """
         if InputFile.open(self.path).identity != self.identity:
             raise changed(self.path)
@@ -134,7 +134,7 @@ class InputFile:
 
     @property
     def is_table(self) -> bool:
-        """Whether it has columns with types."""
+        """Whether the file has columns with types."""
         return self.compression in ("parquet", "arrow")
 
     @property
@@ -146,11 +146,11 @@ class InputFile:
         """Yields the decompressed text in blocks of up to 512 KiB.
 
         Raises:
-            PreprocError: compressed data are damaged or end early, or it is a table.
+            PreprocError: compressed data are damaged or end early, or the file is a table.
         """
         if self.is_table:
             raise PreprocError(
-                f"{self.path}: is a table ({self.compression}); give a file of text", path=self.path
+                f"{self.path}: is a table ({self.compression}); give a text file", path=self.path
             )
         if not self.is_plain:
             yield from unpack(self.path, cast("StreamFormat", self.compression))
@@ -161,10 +161,10 @@ class InputFile:
 
 
 def without_mark(blocks: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
-    """Takes the byte order mark off a text of UTF-8, which some programs write before it.
+    """Removes the byte order mark that some programs write before UTF-8 text.
 
     Returns:
-        The bytes of the mark, 0 without one, and the blocks of the text after it.
+        The length of the mark in bytes (0 without one), and the blocks of the text after it.
     """
     head = b""
     while len(head) < len(_UTF8_MARK) and (block := next(blocks, b"")):
@@ -174,16 +174,16 @@ def without_mark(blocks: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
 
 
 def line_too_long(path: Path, offset: int, expected: str) -> PreprocError:
-    """Returns the error of a line longer than 1 MiB."""
+    """Returns the error for a line longer than 1 MiB."""
     return PreprocError(
         f"{path}: the line at byte {offset} is longer than 1 MiB; this is not {expected}", path=path
     )
 
 
 def changed(path: Path) -> PreprocError:
-    """Returns the error of an input that changed during a run."""
+    """Returns the error for an input that changed during a run."""
     return PreprocError(
-        f"{path}: changed while it was read; leave it alone and run the command again", path=path
+        f"{path}: changed while it was read; run the command again without changing it", path=path
     )
 
 
@@ -192,13 +192,13 @@ def _inflation(head: bytes) -> float:
     try:
         text = member.decompress(head)
     except _GzipError:
-        return 1.0  # reported when the file is read
+        return 1.0  # the error is reported when the file is read
     return len(text) / max(len(head) - len(member.unused_data), 1)
 
 
 @contextlib.contextmanager
 def open_fd(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Opens a file descriptor for the time of the block."""
+    """Opens a file descriptor for the duration of the block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         yield fd

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves finished datasets to their folders, beside the other files there.
+"""Moves finished datasets to their folders; other files there are kept.
 
-A new folder is renamed, an earlier dataset is swapped with it: at every moment one of them is
-there. A folder that has to stay itself (a mount point, a working directory) or that holds other
-files is filled: the finished dataset is set aside first, and the files without which nobody reads a
-dataset come last. Whoever comes after a killed run goes on with that.
+The finished folder is renamed to the output, or swapped with an earlier dataset, so that there is a
+dataset at every moment. A folder that cannot be replaced (a mount point, a working directory) or
+that holds other files is filled instead: the finished dataset is set aside first, and the files
+that mark a folder as a dataset are moved last. If a run is killed, the next run resumes from there.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.files.durable import durable_rename, sync
 
 MARKERS = (MODEL_SIZE_FILE, SPEC_FILE, MANIFEST_FILE)
-"""Files that make a folder a dataset."""
+"""Files that mark a folder as a dataset."""
 
 WORK_INSIDE, STAGING_INSIDE = ".preproc-work", ".preproc-staging"
 FOLDERS = ("train", "validation", "test", "dictionaries", "parquet", "npy", "sequences")
@@ -51,8 +51,8 @@ def real_path(setting: str, path: Path) -> Path:
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise PreprocError(
-            f"`{setting}` {path}: cannot be followed ({reason}); choose another name; is it a "
-            "loop of symbolic links?",
+            f"`{setting}` {path}: cannot be resolved ({reason}), perhaps because of a loop of "
+            "symbolic links; choose another name",
             setting=setting,
             path=path,
         ) from error
@@ -62,7 +62,8 @@ def real_path(setting: str, path: Path) -> Path:
 def work_folders(output: Path) -> tuple[Path, Path]:
     """Returns the work folder and the staging folder of an output.
 
-    They lie beside it, or with hidden names in it if it cannot be renamed or has them already.
+    They are next to it. If it cannot be renamed or already contains them, they are inside it, with
+    hidden names.
     """
     inside = output / WORK_INSIDE, output / STAGING_INSIDE
     if output.is_dir() and (
@@ -77,7 +78,7 @@ def work_folders(output: Path) -> tuple[Path, Path]:
 
 
 def _mount_points() -> set[str]:
-    """Returns the mount points of this process, bind mounts too."""
+    """Returns the mount points of this process, including bind mounts."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -87,7 +88,7 @@ def _mount_points() -> set[str]:
 
 
 def entries(output: Path) -> list[Path]:
-    """Returns the contents of a folder without hidden ones and lost+found."""
+    """Returns the contents of a folder, except hidden entries and lost+found."""
     try:
         paths = sorted(output.iterdir())
     except OSError as error:
@@ -100,15 +101,15 @@ def entries(output: Path) -> list[Path]:
 
 
 def is_set_aside(staging: Path) -> bool:
-    """Returns True if a killed run has left a finished dataset half-moved."""
+    """Returns True if a killed run left a finished dataset half-moved."""
     return (staging / _COMPLETE).is_dir()
 
 
 def replace_dataset(dataset: Path, output: Path, staging: Path) -> list[str]:
     """Moves a finished dataset to the output, replacing an earlier one.
 
-    The dataset is below `staging` and synced; both are on one file system. Returns the names of
-    the other files of the output, which stay.
+    The dataset must be inside `staging`, synced, and on the output's file system. Returns the names
+    of other files in the output, which are kept.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     others = other_files(output) if output.is_dir() else []
@@ -128,10 +129,10 @@ def replace_dataset(dataset: Path, output: Path, staging: Path) -> list[str]:
 
 
 def fill(output: Path, staging: Path) -> None:
-    """Moves the dataset set aside into the output, file by file."""
+    """Moves the dataset that was set aside into the output, file by file."""
     complete, old = staging / _COMPLETE, staging / _OLD
     if not (complete / MANIFEST_FILE).exists():
-        return  # the last file was moved already
+        return  # the last file is already moved
     old.mkdir(exist_ok=True)
     if (output / MANIFEST_FILE).exists():
         (output / MANIFEST_FILE).replace(old / MANIFEST_FILE)
@@ -141,12 +142,12 @@ def fill(output: Path, staging: Path) -> None:
     for name in sorted(stale & {*MARKERS}) + sorted(stale - new):
         (output / name).unlink(missing_ok=True)
     for folder in sorted({(output / name).parent for name in stale} - {output}, reverse=True):
-        with contextlib.suppress(OSError):  # it has other files, or is gone
+        with contextlib.suppress(OSError):  # it may have other files, or be gone
             folder.rmdir()
             folder.parent.rmdir()
     for name in sorted(left, key=lambda name: MARKERS.index(name) if name in MARKERS else -1):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
-        if name == MANIFEST_FILE:  # the last one: whoever finds it there is done
+        if name == MANIFEST_FILE:  # moved last: if it is there, all files are
             for folder in {(output / name).parent for name in left} | {output}:
                 sync(folder)
         _move(complete / name, output / name)
@@ -165,15 +166,15 @@ def _move(source: Path, target: Path) -> None:
 
 
 def other_files(output: Path) -> list[str]:
-    """Returns the files in a dataset's folder that are not the dataset's."""
+    """Returns the files in a dataset's folder that do not belong to the dataset."""
     return sorted(_files(output) - _known_files(output, output))
 
 
 def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool) -> None:
-    """Refuses files that cannot be written, or replace `old` ones without `overwrite`.
+    """Refuses files that cannot be written, or would replace `old` files without `overwrite`.
 
     Raises:
-        PreprocError: they are refused.
+        PreprocError: a file is refused.
     """
     present = sorted(path for path in old if path.exists())
     if present and not overwrite:
@@ -186,7 +187,7 @@ def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool
         real_path("output", folder)
         if (path.is_symlink() or path.exists()) and not path.is_file():
             raise PreprocError(
-                f"`output`: {path} is no regular file; name a new file or folder", setting="output"
+                f"`output`: {path} is not a regular file; name a new one", setting="output"
             )
         if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
             raise PreprocError(
@@ -195,7 +196,7 @@ def check_files(files: Iterable[Path], old: Collection[Path], *, overwrite: bool
 
 
 def _known_files(output: Path, manifest_folder: Path) -> set[str]:
-    """Returns the files that a manifest, or the layout of datasets, knows."""
+    """Returns the files that the manifest lists, or that have names of dataset files."""
     names = _files(output)
     known = {name for name in names if _KNOWN.fullmatch(name)}
     with contextlib.suppress(DatasetError):
@@ -204,7 +205,7 @@ def _known_files(output: Path, manifest_folder: Path) -> set[str]:
 
 
 def _files(folder: Path) -> set[str]:
-    """Returns files and links below a folder, not those of work folders."""
+    """Returns the files and links below a folder, except those in work folders."""
     paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     names = (path.relative_to(folder) for path in paths)
     return {n.as_posix() for n in names if n.parts[0] not in (WORK_INSIDE, STAGING_INSIDE)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of a stage: counters, and a bar, periodic line or JSON."""
+"""Progress of a stage: counters, shown as a bar, periodic lines or JSON."""
 
 import contextlib
 import ctypes
@@ -17,7 +17,7 @@ from recsys.program import with_flags
 
 ProgressMode = Literal["auto", "bar", "json", "none"]
 PROGRESS_MODES: tuple[ProgressMode, ...] = get_args(ProgressMode)
-PROGRESS_HELP = f"How to report it: {', '.join(PROGRESS_MODES)}."
+PROGRESS_HELP = f"How to report progress: {', '.join(PROGRESS_MODES)}."
 
 Counters = Callable[[], tuple[int, int]]
 """Function that returns (bytes done, rows done) of a stage."""
@@ -50,7 +50,7 @@ class Progress(ctypes.Structure):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of finished units, and errors for the user; tallies add up."""
+    """Counts of finished units, and errors for the user; tallies can be added."""
 
     text_bytes: int = 0
     rows: int = 0
@@ -68,8 +68,8 @@ class ProgressReporter:
     """Reports stages on a stream.
 
     Args:
-        mode: `auto` is a bar on a terminal, a line every ten seconds otherwise.
-        stream: receives the reports; None is standard error.
+        mode: `auto` shows a bar on a terminal, otherwise a line every ten seconds.
+        stream: receives the reports; None uses standard error.
     """
 
     def __init__(self, mode: ProgressMode, stream: TextIO | None = None) -> None:
@@ -80,7 +80,7 @@ class ProgressReporter:
 
     @contextlib.contextmanager
     def stage(self, name: str, bytes_total: int, counters: Counters) -> Iterator[None]:
-        """Reports `counters`, from a thread, while the body runs and after."""
+        """Reports `counters` from a thread while the body runs, and once at the end."""
         if self._mode == "none":
             yield
             return
@@ -97,7 +97,7 @@ class ProgressReporter:
             thread.join()
 
     def note(self, message: str) -> None:
-        """Prints a message with settings spelled as flags, as JSON in that mode."""
+        """Prints a message, with settings spelled as flags; as JSON in mode `json`."""
         message = with_flags(message)
         if self._mode == "json":
             self._print(json.dumps({"message": message}))
@@ -138,7 +138,7 @@ class ProgressReporter:
             finished = stop.wait(_JSON_PERIOD_S if self._mode == "json" else _LINE_PERIOD_S)
             elapsed = max(time.monotonic() - started, 1e-9)
             done, rows = counters()
-            total = max(total, done)  # for compressed text it is an estimate
+            total = max(total, done)  # for compressed text the total is an estimate
             rate = (rows - first_rows) / elapsed
             new = done - first_done
             eta = elapsed * (total - done) / new if new else None

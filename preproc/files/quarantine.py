@@ -27,7 +27,7 @@ class RejectedRow:
         file: name of the input file.
         byte_offset: offset of the first byte in the decompressed text, from 0.
         line_number: from 1.
-        reason: one of the reasons of the row grammar.
+        reason: one of the reasons in the row grammar.
         row: bytes without the line end.
     """
 
@@ -39,7 +39,7 @@ class RejectedRow:
 
 
 def escape_row(row: bytes) -> str:
-    """Writes a row as printable ASCII, without loss."""
+    """Encodes a row as printable ASCII, without loss."""
     return row.decode("latin-1").encode("unicode_escape").decode("ascii")
 
 
@@ -55,7 +55,7 @@ def excerpt(row: bytes, characters: int) -> str:
 
 
 def write_quarantine(path: Path, rows: Iterable[RejectedRow]) -> None:
-    """Writes the quarantine file, in input order."""
+    """Writes the quarantine file from rows in input order."""
     options = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
     with atomic_file(path, "w", **options) as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -80,8 +80,8 @@ def check_rejected_rows(
 ) -> None:
     """Stops the run if too many rows are rejected; shows examples.
 
-    `most_rows` is an upper bound of the rows, valid and rejected, of the whole input, `files`;
-    `explained` says what is wrong in an example.
+    `most_rows` is an upper bound on the rows (valid and rejected) of the whole input `files`;
+    `explained` returns what is wrong with an example.
 
     Raises:
         TooManyRejectedRowsError: the fraction is exceeded even if all other rows are valid.

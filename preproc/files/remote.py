@@ -26,21 +26,21 @@ def is_remote(source: str) -> bool:
 def local_copy(
     source: str, folder: Path, reporter: ProgressReporter, files: Sequence[str] = ()
 ) -> Path:
-    """Copies standard input or what a URL names into a folder.
+    """Copies standard input or the files of a URL into a folder.
 
-    A file that was copied before and is still the same there is not copied again.
+    Files that were copied before and have not changed at the source are not copied again.
 
     Args:
-        source: `-`, or a URL that fsspec knows, such as s3://bucket/log.csv.gz.
-        folder: made if it is missing; the caller removes it.
+        source: `-`, or a URL that fsspec supports, such as s3://bucket/log.csv.gz.
+        folder: created if missing; the caller removes it.
         reporter: shows the progress.
-        files: those that are read of a folder; none for all parts of it.
+        files: files to copy from a folder; empty for all its parts.
 
     Returns:
         The path of the copy.
 
     Raises:
-        PreprocError: it cannot be read, or does not fit on the disk.
+        PreprocError: the source cannot be read, or does not fit on the disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if source == STANDARD_INPUT:
@@ -62,13 +62,13 @@ def local_copy(
         sizes = {n: system.info(names[n]).get("size") or 0 for n in names if n not in folders}
         copy = folder / settings_key([source, {n: system.ukey(names[n]) for n in sizes}])
         copy.mkdir(exist_ok=True)
-        for name in folders:  # which the reader refuses or goes past, as those of a local folder
+        for name in folders:  # the reader then refuses or skips them, as in a local folder
             (copy / name).mkdir(parents=True, exist_ok=True)
         missing = {name: size for name, size in sizes.items() if not (copy / name).exists()}
         needed, free = sum(missing.values()), shutil.disk_usage(copy).free
         if needed > free:
             raise PreprocError(
-                f"{folder}: {format_bytes(needed)} of {source} are to be copied there, "
+                f"{folder}: copying {source} there needs {format_bytes(needed)}, but only "
                 f"{format_bytes(free)} are free; make room"
             )
         for name, size in missing.items():
@@ -77,11 +77,11 @@ def local_copy(
                 _copy(file, copy / name, size, reporter)
     except PreprocError:
         raise
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # each file system has its own errors
         remedy = (
-            "install it, in the environment of this program"
+            "install it in the environment of this program"
             if isinstance(error, ImportError)
-            else "check the URL and the rights to it"
+            else "check the URL and your access to it"
         )
         raise PreprocError(
             f"`input` {source}: cannot be read ({type(error).__name__}: {error}); {remedy}",

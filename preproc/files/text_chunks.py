@@ -49,7 +49,7 @@ class Chunk:
 
     def matches(self, grammar: str) -> BoolArray:
         """Returns a mask [lines] of the rows that match an RE2 expression."""
-        # A view of the text: lines are the items of a binary array, line ends included.
+        # A view of the text as a binary array of lines, including line ends.
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
         lines = pa.Array.from_buffers(pa.binary(), self.num_lines, buffers)
         return np.array(pc.match_substring_regex(lines, rf"\A{grammar}\r?\n\z"))
@@ -65,8 +65,8 @@ class Chunk:
 def read_chunks(file: InputFile, chunk_bytes: int, expected: str, blank: bytes) -> Iterator[Chunk]:
     """Yields the lines of a file, about `chunk_bytes` at a time.
 
-    `expected` is a noun for the error message, such as `a ratings file`. Lines of `blank` bytes at
-    the end of the file are left out.
+    `expected` is a noun for the error message, such as `a ratings file`. Lines of only `blank`
+    bytes at the end of the file are left out.
 
     Raises:
         PreprocError: a line is longer than 1 MiB, or compressed data are damaged.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work folder of a run: resumable units, staging, and the final rename.
 
-A file or unit has its name only when it is complete.
+A file or unit gets its final name only once it is complete.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def settings_key(settings: object) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
-    """Opens a file that gets its name if the body succeeds."""
+    """Opens a temporary file that is renamed to `path` if the body succeeds."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         with temporary.open(mode, **options) as file:
@@ -57,7 +57,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Reads the record of a unit, None if it is not done."""
+    """Reads the record of a unit; None if the unit is not done."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -67,9 +67,9 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def marked_files(records: Iterable[Path]) -> Iterator[contextlib.ExitStack]:
-    """Closes files at the end; where that fails, their units are undone.
+    """Closes files at the end; if that fails, marks their units as not done.
 
-    `records`, read at the end only, mark the units as written to these files.
+    `records` are the records of the units written to these files; they are read only at the end.
     """
     files = contextlib.ExitStack()
     try:
@@ -87,7 +87,7 @@ def marked_files(records: Iterable[Path]) -> Iterator[contextlib.ExitStack]:
 def attempt_folder(folder: Path) -> Iterator[Path]:
     """Makes a folder for one attempt at a unit.
 
-    An executor that was given up may still be writing the same unit.
+    Attempts need separate folders: a lost executor may still be writing the same unit.
     """
     private = Path(tempfile.mkdtemp(prefix=_ATTEMPT, dir=folder))
     try:
@@ -107,11 +107,11 @@ class Workspace:
 
     Args:
         output: dataset folder to make.
-        work_dir: folder for units; None is a folder beside or in the output.
+        work_dir: folder for units; None makes one next to or inside the output.
 
     Attributes:
-        root: folder of the units that any output can reuse.
-        staging: folder on the file system of the output, so that a rename finishes the dataset.
+        root: folder of the units, which any output can reuse.
+        staging: folder on the output's file system, so that a rename finishes the dataset.
     """
 
     def __init__(self, output: Path, work_dir: Path | None) -> None:
@@ -131,9 +131,9 @@ class Workspace:
         """
         held = False
         with contextlib.ExitStack() as stack:
-            # Both: two runs may have one work folder, or one output with two work folders.
+            # Lock both: two runs may share a work folder, or share an output but no work folder.
             try:
-                with interrupted_after():  # until both are locked, to be cleared or kept
+                with interrupted_after():  # delayed until both locks are held
                     for folder in (self.root, self.staging):
                         stack.enter_context(_folder_lock(folder))
                     held = True
@@ -149,13 +149,13 @@ class Workspace:
                 raise
 
     def unit_dir(self, stage: str, key: str) -> Path:
-        """Makes the folder for a stage's units; `key` names its settings."""
+        """Makes the folder for a stage's units; `key` identifies its settings."""
         folder = self.root / stage / key
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def staging_dir(self, key: str) -> Path:
-        """Makes the staging folder of some settings and removes those of others."""
+        """Makes the staging folder for a key of settings; removes those of other keys."""
         for other in self.staging.iterdir():
             if other.is_dir() and other.name != key:
                 shutil.rmtree(other)
@@ -166,7 +166,7 @@ class Workspace:
     def publish(self, dataset: Path, note: Callable[[str], None]) -> None:
         """Makes a finished dataset the output, replacing an earlier one.
 
-        `note` gets the names of other files of the output, which stay.
+        `note` is called with the names of other files in the output, which are kept.
         """
         sync_tree(dataset)
         with interrupted_after():
@@ -174,22 +174,22 @@ class Workspace:
             self.clear()
         if others:
             note(
-                f"{self.output}: kept {len(others)} file(s) that are no part of the dataset: "
+                f"{self.output}: kept {len(others)} file(s) that are not part of the dataset: "
                 + show_names(others)
             )
 
     def finish_publishing(self) -> None:
-        """Moves the rest of a dataset after a run was killed."""
+        """Moves the rest of a dataset if an earlier run was killed while publishing."""
         if dataset_output.is_set_aside(self.staging):
             with self.locked():
                 dataset_output.fill(self.output, self.staging)
                 self.clear()
 
     def check_own(self) -> None:
-        """Refuses what no run has made where its work folders belong.
+        """Refuses work folders that exist but were not made by a run.
 
         Raises:
-            PreprocError: a run would remove them, or their names are too long.
+            PreprocError: the run would remove such a folder, or a name is too long.
         """
         for folder in self._own_folders:
             try:
@@ -198,14 +198,14 @@ class Workspace:
                 )
             except OSError as error:
                 raise PreprocError(
-                    f"`output` {self.output}: {folder.name} cannot lie beside it "
+                    f"`output` {self.output}: cannot make {folder.name} next to it "
                     f"({error.strerror}); choose another name",
                     setting="output",
                 ) from error
             if not is_own:
                 raise PreprocError(
-                    f"{folder}: a run on `output` {self.output} works there and removes it, but no "
-                    "run has made it; move it away, or choose another `output`",
+                    f"{folder}: `output` {self.output} needs this name for its work folder, but it "
+                    "was not made by a run; move it away, or choose another `output`",
                     setting="output",
                 )
 
@@ -222,7 +222,7 @@ class Workspace:
     def clear(self) -> None:
         """Removes staging and, unless the user named it, the work folder.
 
-        The locks go last: they tell a later run that the folders are its own.
+        The locks are removed last, because they show a later run that the folders are its own.
         """
         for folder in self._own_folders:
             for path in folder.iterdir():
@@ -246,7 +246,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
         held = hold_folder(folder / _LOCK)
     except BlockingIOError as error:
         raise PreprocError(
-            f"{folder}: another run is working here; wait for it, or choose another folder"
+            f"{folder}: another run is using this folder; wait for it, or choose another folder"
         ) from error
     except OSError as error:
         raise PreprocError(
@@ -262,8 +262,8 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 def link_files(source: Path, target: Path, but: Collection[str]) -> None:
     """Hard-links the files below `source` into `target`, with their relative paths.
 
-    Files are copied if the file system has no hard links, and replace those of the same name.
-    Folders and files with a name in `but`, at any depth, are left out.
+    Files are copied if the file system has no hard links. They replace files of the same name.
+    Folders and files with a name in `but` are left out at any depth.
     """
     target.mkdir(parents=True, exist_ok=True)
     for path in source.rglob("*"):
@@ -282,7 +282,7 @@ def link_files(source: Path, target: Path, but: Collection[str]) -> None:
 def check_output(
     output_path: Path, input_path: Path, work_dir: Path | None, *, overwrite: bool
 ) -> None:
-    """Refuses an output that would destroy files or mix with the input.
+    """Refuses an output that would destroy files or overlap with the input.
 
     Raises:
         PreprocError: the output is refused.
@@ -293,7 +293,7 @@ def check_output(
     workspace.check_own()
     if output.exists() and not output.is_dir():
         raise PreprocError(
-            f"`output` {output_path}: is a file; name a folder that does not exist",
+            f"`output` {output_path}: is a file; name a new folder",
             setting="output",
         )
     folders = {"output": output}
@@ -323,7 +323,7 @@ def check_output(
 
 
 def _check_contents(output: Path, *, overwrite: bool) -> None:
-    """Refuses a folder whose contents must not be replaced, or cannot be."""
+    """Refuses a folder whose contents must not or cannot be replaced."""
     present = dataset_output.entries(output)
     if not os.access(output, os.W_OK | os.X_OK):
         raise PreprocError(
@@ -348,7 +348,7 @@ def _check_contents(output: Path, *, overwrite: bool) -> None:
     blocked = [p.name for p in present if p.name in dataset_output.FOLDERS and not p.is_dir()]
     if blocked:
         raise PreprocError(
-            f"`output` {output}: {blocked[0]} is a file, where the dataset needs a folder; "
+            f"`output` {output}: {blocked[0]} is a file, but the dataset needs a folder there; "
             "move it away, or choose another folder",
             setting="output",
         )

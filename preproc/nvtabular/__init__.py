@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVTabular in a process with its own environment."""
+"""Runs NVTabular in a process with its own environment."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the values of columns with NVTabular, writes vocabularies for it, and reads its parts.
 
-Rows are in parquet parts. A request takes a group of them, since NVTabular holds the distinct
+Rows are in parquet parts. A request covers a group of parts, because NVTabular holds the distinct
 values of a request in memory.
 """
 
@@ -33,7 +33,7 @@ _PART_BYTES = 160 * 2**20
 """Memory that NVTabular needs to count a part of Criteo rows with only distinct categories."""
 
 _MERGE_ENTRY_BYTES = 64
-"""Memory of a (value, count) of a group in `merge_counts`, measured with 64-bit values."""
+"""Memory of a (value, count) pair of a group in `merge_counts`, measured with 64-bit values."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class GroupProgress(Progress):
 
 
 def group_parts(memory_limit: int) -> int:
-    """Returns the parts of a request that fit the memory limit (bytes)."""
+    """Returns how many parts per request fit the memory limit (bytes)."""
     return max(1, min((memory_limit - PARENT_BYTES) // _PART_BYTES, MAX_GROUP_PARTS))
 
 
@@ -86,7 +86,7 @@ def read_in_order(files: Iterable[RowFile], column: str, first: int = 0) -> Iter
     """Yields the rows of parts that NVTabular wrote; `column` numbers them, from `first` on.
 
     Raises:
-        PreprocError: rows are missing, or not in their order.
+        PreprocError: rows are missing or out of order.
     """
     for file in files:
         table = pq.read_table(file.path)
@@ -94,8 +94,8 @@ def read_in_order(files: Iterable[RowFile], column: str, first: int = 0) -> Iter
         missing = len(rows) != file.rows or any(c.null_count for c in table.columns)
         if missing or (np.diff(rows, prepend=first - 1) <= 0).any():
             raise PreprocError(
-                f"{file.path}: NVTabular did not give back the {file.rows} rows from {first} on in "
-                "their order and without missing values. Please report this error of the engine; "
+                f"{file.path}: NVTabular did not return the {file.rows} rows from {first} on in "
+                "order and without missing values. Please report this engine error; "
                 f"{SAME_DATASET}",
                 setting="engine",
                 path=file.path,
@@ -119,9 +119,9 @@ def count_columns(
     group_size: int,
     reporter: ProgressReporter,
 ) -> list[Path]:
-    """Counts the values of columns, none of them missing, by group.
+    """Counts the values of columns without missing values, by group.
 
-    `folder` keeps the counts of finished groups for a later run, which must have the same parts,
+    `folder` keeps the counts of finished groups for a resumed run, which must have the same parts,
     columns and group size.
 
     Returns:
@@ -151,7 +151,7 @@ def merge_counts(
     Args:
         folders: at least one, from `count_columns`.
         column: name of a counted column.
-        memory_limit: bytes of anonymous memory of all processes; None: no limit.
+        memory_limit: bytes of anonymous memory of all processes; None for no limit.
         remedy: alternatives to a higher limit, for the error message.
 
     Raises:

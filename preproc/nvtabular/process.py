@@ -17,13 +17,13 @@ NvtabularDevice = Literal["auto", "cpu", "gpu"]
 NVTABULAR_DEVICES: tuple[NvtabularDevice, ...] = get_args(NvtabularDevice)
 
 DEFAULT_PYTHON = Path(__file__).parents[2] / ".venv-nvtabular" / "bin" / "python"
-"""Made by `make nvtabular`."""
+"""The interpreter that `make nvtabular` installs."""
 
 PARENT_BYTES = 640 * 2**20
-"""Memory of this process within the limit (a chunk of text, its columns, output rows)."""
+"""Share of the memory limit for this process: a chunk of text, its columns, output rows."""
 
 LEAST_WORKER_BYTES = 2**30
-"""Memory of the worker: NVTabular's imports take 400 MiB, a group of parts the rest."""
+"""Least memory of the worker: NVTabular's imports take 400 MiB, a group of parts the rest."""
 
 FIRST_ID = 3
 """NVTabular's id of the first value of a vocabulary; 0 is padding, 1 null, 2 unknown."""
@@ -34,12 +34,12 @@ SAME_DATASET = "the default `engine` makes the same dataset without NVTabular"
 
 
 class NvtabularProcess:
-    """A context manager that starts a worker and ends it.
+    """A context manager that starts and ends a worker process.
 
     Args:
         python: interpreter that has NVTabular; None takes the one of `make nvtabular`.
         device: `auto` (a GPU if cuDF finds one), `cpu` or `gpu`.
-        memory_limit: bytes of anonymous memory of both processes together; None: no limit.
+        memory_limit: bytes of anonymous memory of both processes together; None for no limit.
         threads: threads of the libraries in the worker.
         log: file for the output of NVTabular.
 
@@ -63,12 +63,12 @@ class NvtabularProcess:
         """Starts the worker and waits until it has imported NVTabular.
 
         Raises:
-            PreprocError: interpreter, NVTabular or device are missing, or the memory limit is too
-                small.
+            PreprocError: the interpreter, NVTabular or the device is missing, or the memory limit
+                is too small.
         """
         if not os.access(self._python, os.X_OK):
             raise PreprocError(
-                f"{self._python}: no Python with NVTabular is there; run "
+                f"{self._python}: no Python with NVTabular found; run "
                 f"{command_for('nvtabular')} (it needs Python 3.11), or name an interpreter that "
                 f"has NVTabular with `nvtabular_python`; {SAME_DATASET}",
                 setting="nvtabular_python",
@@ -76,7 +76,7 @@ class NvtabularProcess:
         if self._memory != -1 and self._memory < LEAST_WORKER_BYTES:
             raise PreprocError(
                 f"`memory_limit` {format_bytes(self._memory + PARENT_BYTES)} is too small: "
-                f"NVTabular needs {format_bytes(PARENT_BYTES + LEAST_WORKER_BYTES)} to begin. "
+                f"NVTabular needs at least {format_bytes(PARENT_BYTES + LEAST_WORKER_BYTES)}. "
                 "Raise `memory_limit`, or use `engine` native",
                 settings=("memory_limit", "engine"),
             )
@@ -113,17 +113,18 @@ class NvtabularProcess:
     def _stop(self) -> None:
         process = self._process
         assert process is not None
-        process.kill()  # an unfinished file has a temporary name
+        process.kill()  # safe: unfinished files have temporary names
         for stream in (process.stdin, process.stdout):
             assert stream is not None
-            with contextlib.suppress(OSError):  # a request that was never read
+            with contextlib.suppress(OSError):  # a request may not have been read
                 stream.close()
         process.wait()
 
     def call(self, request: dict[str, Any], on_progress: Callable[[float], None]) -> None:
-        """Sends `do` and the keys of its method in worker.py; waits.
+        """Sends a request and waits for the answer.
 
-        `on_progress` gets the finished fraction, in [0, 1].
+        The request has `do`, the name of a method in worker.py, and the keys that it takes.
+        `on_progress` is called with the finished fraction, in [0, 1].
 
         Raises:
             PreprocError: NVTabular failed, or the worker ended.
@@ -134,7 +135,7 @@ class NvtabularProcess:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended: the missing answer says so
+            pass  # the worker ended; the missing answer is reported below
         self._answer(request["do"], on_progress)
 
     def _answer(self, task: str, on_progress: Callable[[float], None]) -> dict[str, Any]:
@@ -155,13 +156,13 @@ class NvtabularProcess:
     def _failure(self, task: str, reason: str, out_of_memory: bool) -> PreprocError:
         if task == "start":
             return PreprocError(
-                f"{self._python}: NVTabular cannot be used: {reason}; make its environment anew "
+                f"{self._python}: NVTabular cannot be used: {reason}; make its environment again "
                 f"({command_for('nvtabular')}), or see {self._log}; {SAME_DATASET}",
                 settings=("nvtabular_device", "engine"),
             )
         remedy = (
-            "perhaps for lack of memory: raise `memory_limit`, or use `engine` native, which "
-            "keeps any limit"
+            "perhaps it ran out of memory: raise `memory_limit`, or use `engine` native, which "
+            "stays within any limit"
             if out_of_memory
             else f"the same command continues where it stopped; {SAME_DATASET}"
         )

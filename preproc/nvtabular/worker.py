@@ -3,10 +3,11 @@
 
     python -P preproc/nvtabular/worker.py MEMORY_BYTES|-1 auto|cpu|gpu
 
-It runs in NVTabular's environment and imports nothing of this repository, whose packages need a
-newer NumPy. Requests arrive on standard input, a JSON object per line; each is answered on standard
-output by any number of `{"progress": ...}` lines and one `{"done": ...}` or `{"error": ...}`. All
-other output goes to standard error. It ends with standard input, so it never outlives its parent.
+It runs in NVTabular's environment and imports nothing from this repository, whose packages need a
+newer NumPy. Requests arrive on standard input, one JSON object per line. Each is answered on
+standard output by any number of `{"progress": ...}` lines and one `{"done": ...}` or
+`{"error": ...}`. All other output goes to standard error. The worker ends when standard input
+closes, so it never outlives its parent.
 """
 
 import json
@@ -27,7 +28,7 @@ Request = dict[str, Any]
 
 
 class _Answers:
-    """Writer of answers to the parent, on a descriptor of its own."""
+    """Writes answers to the parent on a separate file descriptor."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
@@ -45,7 +46,7 @@ class _Answers:
 
 
 def _requests() -> "queue.Queue[str]":
-    """Reads request lines in a thread; their end ends the process."""
+    """Reads request lines in a thread; ends the process when the input ends."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -68,12 +69,12 @@ def _choose_device(wanted: str) -> bool:
     has_gpu = bool(HAS_GPU) and cudf is not None
     if wanted == "gpu" and not has_gpu:
         missing = "no CUDA device" if not HAS_GPU else "no cuDF"
-        raise RuntimeError(f"there is {missing} for NVTabular here")
+        raise RuntimeError(f"NVTabular found {missing}")
     return wanted == "cpu" or not has_gpu
 
 
 class _Worker:
-    """The requests, a method each."""
+    """Carries out requests; each kind is a method."""
 
     def __init__(self, cpu: bool, answers: _Answers) -> None:
         self._cpu = cpu
@@ -81,7 +82,7 @@ class _Worker:
         self._encoding: Any = None
 
     def _dataset(self, parts: list[str]) -> Any:
-        """Opens parquet files as a dataset with a partition for each."""
+        """Opens parquet files as a dataset with one partition per file."""
         import nvtabular as nvt
 
         dataset = nvt.Dataset(parts, engine="parquet", cpu=self._cpu)
@@ -121,7 +122,7 @@ class _Worker:
         """Fits the workflow of later `encode` requests.
 
         Request: `parts` (one is enough, for the dtypes), `folder` (replaced; keeps vocabularies),
-        `kept` (columns to pass on), `vocabularies` (categorical column -> parquet file with that
+        `kept` (columns to copy), `vocabularies` (categorical column -> parquet file with that
         column; row i has the value of id 3 + i, other values get id 2), and for Criteo `numerical`
         (columns), `minimum`, `offset` and `fill` (`input`: a missing value counts as 0; `output`:
         it becomes 0 after the logarithm).
@@ -154,9 +155,8 @@ class _Worker:
     def filter(self, request: Request) -> None:
         """Filters the rows of each part into a file of its name.
 
-        Request: `parts` (parquet files), `folder` (replaced), `kept` (columns to pass on),
-        `column` (its value decides), `among` (parquet file whose `column` holds the values to
-        keep).
+        Request: `parts` (parquet files), `folder` (replaced), `kept` (columns to copy), `column`
+        (its value decides), `among` (parquet file whose `column` holds the values to keep).
         """
         import nvtabular as nvt
         import pandas as pd
@@ -185,7 +185,7 @@ def _logarithm(request: Request) -> Any:
     offset = request["offset"]
     clipped = nvt.ops.Clip(min_value=request["minimum"])
     filled = nvt.ops.FillMissing(fill_val=0)
-    # NVTabular's LogOp works in float32, which rounds 3 % of the logarithms another way.
+    # NVTabular's LogOp uses float32, which rounds 3 % of the logarithms differently.
     logarithm = nvt.ops.LambdaOp(
         lambda column: np.log(column.astype("float64") + offset).astype("float32"),
         dtype=np.float32,

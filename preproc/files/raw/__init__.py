@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw files as they come: parts of a folder, streams, tables, other forms of text."""
+"""Forms of raw files: parts of a folder, streams, tables, other forms of text."""

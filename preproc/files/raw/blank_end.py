@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blank lines at the end of a file: none of its rows; a blank line before a row is one."""
+"""Blank lines at the end of a file, which are not rows; a blank line before a row is one."""
 
 from collections.abc import Iterator
 
@@ -12,10 +12,10 @@ WHITESPACE = b" \t\r\n\v\f"
 
 def row_blocks(file: InputFile, blank: bytes = LINE_ENDS) -> Iterator[bytes]:
     """Yields the text of a file without the lines of `blank` bytes at its end."""
-    if file.is_table:  # a row may be of missing cells
+    if file.is_table:  # a row may have only missing cells
         yield from file.blocks()
         return
-    held, is_open = b"", False  # blank lines that may be the last ones; a row without its line end
+    held, is_open = b"", False  # possibly the blank end; row without line end
     for block in file.blocks():
         end = _end_of_text(block, blank)
         if end == 0 and not is_open:

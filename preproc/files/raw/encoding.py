@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells texts of Windows-1252 from those of UTF-8."""
+"""Distinguishes Windows-1252 from UTF-8."""
 
 import shlex
 from collections.abc import Sequence
@@ -8,23 +8,23 @@ from preproc.files.input_file import InputFile
 
 _READERS = {".gz": "zcat", ".zst": "zstdcat", ".bz2": "bzcat", ".xz": "xzcat"}
 _DAMAGED = 0.001
-"""Fraction of the lines that may be damaged in a file of UTF-8."""
+"""Largest fraction of lines that may be damaged in a UTF-8 file."""
 MAY_BE_ENCODING = ("encoding", "json")
-"""Reasons to reject a row that another encoding may be behind."""
+"""Reasons to reject a row that may come from another encoding."""
 _LETTERS = 20
 """Characters before and after a byte that a message shows."""
 
 
 def encoding_fault(file: InputFile, lines: Sequence[bytes], numbers: Sequence[int] = ()) -> str:
-    """Returns what is wrong with a text of Windows-1252 and the remedy; empty for other files.
+    """Returns what is wrong with a Windows-1252 file and the remedy; empty for other files.
 
-    A file is one if most of its lines beyond ASCII are, and some of all; a few may be damaged. A
-    table is none.
+    A file is Windows-1252 if most of its lines beyond ASCII are, and more lines than may be damaged
+    in UTF-8. Tables never are.
 
     Args:
         file: the input file.
         lines: some of its lines.
-        numbers: theirs, from 1; none if they are not known.
+        numbers: numbers of these lines, from 1; empty if unknown.
     """
     if file.is_table:
         return ""
@@ -42,14 +42,14 @@ def encoding_fault(file: InputFile, lines: Sequence[bytes], numbers: Sequence[in
     given = "" if reader else f" {path}"
     made = shlex.quote(f"{file.path.name.partition('.')[0]}.utf8.csv")
     return (
-        f"{file.path}{where}: byte {line[at]:#04x} is not UTF-8; as Windows-1252 the text there is "
-        f"{around!r}. Convert the file, if it is of that encoding, and give the new one:\n"
+        f"{file.path}{where}: byte {line[at]:#04x} is not UTF-8; read as Windows-1252, the text is "
+        f"{around!r}. If the file has that encoding, convert it and give the new file:\n"
         f"  {source} -f WINDOWS-1252 -t UTF-8{given} > {made}"
     )
 
 
 def _first_byte(line: bytes) -> int | None:
-    """Returns where a line stops being UTF-8, if it can be read as Windows-1252."""
+    """Returns where a line stops being UTF-8; None unless it can be read as Windows-1252."""
     try:
         line.decode()
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells texts that are lists from those that have commas in them."""
+"""Distinguishes texts that are lists from texts that happen to contain commas."""
 
 import itertools
 import re
@@ -10,16 +10,17 @@ SEPARATORS = ("|", ";", ",")
 WEIGHTED = re.compile(r".+:-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 """An element with a colon and its weight."""
 _SEVERAL = 0.3
-"""Fraction of the texts that have several elements, if they are lists."""
+"""Least fraction of texts with several elements, if they are lists."""
 _MET_BOTH = 0.5
-"""Fraction of the later elements that are first ones elsewhere, where blanks stand between."""
+"""Least fraction of later elements that come first elsewhere, if blanks follow the separators."""
 
 
 def list_separator(texts: Collection[str], separators: Collection[str] = SEPARATORS) -> str:
-    """Returns what stands between the elements of lists; empty if the texts are none.
+    """Returns the separator of lists; empty if the texts are not lists.
 
-    In a name or an address, too, parts come again, with a comma and a blank between; but what is
-    first in one is not second in another. Lists of codes may be few, so that nothing comes again.
+    Names and addresses also have recurring parts separated by a comma and a blank, but a part that
+    comes first in one does not come second in another. Lists of codes need no recurring elements,
+    since there may be few.
     """
     return next((each for each in separators if _are_lists(texts, each)), "")
 
@@ -34,7 +35,7 @@ def _are_lists(texts: Collection[str], separator: str) -> bool:
     if len({*map(len, several)}) > 1 and _are_codes(itertools.chain(*lists)):
         return True
     counts = Counter(itertools.chain(*lists))
-    if 2 * len(counts) > counts.total():  # elements of lists come again
+    if 2 * len(counts) > counts.total():  # elements of lists recur
         return False
     has_blanks = any(f"{separator} " in text for text in texts)
     first, later = {elements[0] for elements in several}, [e[1:] for e in several]
@@ -43,6 +44,6 @@ def _are_lists(texts: Collection[str], separator: str) -> bool:
 
 
 def _are_codes(elements: Collection[str] | itertools.chain[str]) -> bool:
-    """Returns True if all have one form of letters and digits, such as ART-0022."""
+    """Returns True if all have the same form of letters and digits, such as ART-0022."""
     forms = {re.sub("[0-9]+", "0", re.sub("[A-Za-z]+", "a", each)) for each in elements}
     return len(forms) == 1 and re.fullmatch(r"(?=.*a)(?=.*0)[a0_.:/-]+", forms.pop()) is not None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of JSON, one a line, as cells by their keys.
+"""Reads JSON objects, one per line, to cells by key.
 
-The kernel splits them by json_rows.h, to the same cells.
+In the kernel, json_rows.h splits them to the same cells.
 """
 
 import itertools
@@ -19,23 +19,25 @@ _PYTHON_DICTIONARY = re.compile(rb"\s*\{\s*u?'")
 
 
 class JsonError(ValueError):
-    """A line that is no object of JSON, or has a value that is no cell."""
+    """A line is not a JSON object, or has a value that cannot be a cell."""
 
 
 class _Number(str):
-    """A number, or NaN, as it is written."""
+    """The text of a number or NaN."""
 
 
 def is_object(line: bytes) -> bool:
-    """Returns True for a line that begins as an object does, of JSON or of Python."""
+    """Returns True for a line that begins like a JSON object or a Python dictionary."""
     return line.lstrip().startswith(b"{")
 
 
 def read_object(line: bytes) -> list[tuple[str, object]]:
-    """Returns keys and values of a line; numbers are texts.
+    """Returns the keys and values of a line; numbers are texts.
+
+    NaN and Infinity are read as Python writes them.
 
     Raises:
-        JsonError: it is no object of JSON; NaN and Infinity are read as Python writes them.
+        JsonError: the line is not a JSON object.
     """
     try:
         if line.count(b"[") + line.count(b"{") > MAX_DEPTH < _depth(line):
@@ -50,7 +52,7 @@ def read_object(line: bytes) -> list[tuple[str, object]]:
     except ValueError as error:
         if _PYTHON_DICTIONARY.match(line):
             raise JsonError(
-                "a Python dictionary, not JSON; get the JSON file, or convert it"
+                "a Python dictionary, not JSON; get the file as JSON, or convert it"
             ) from error
         raise JsonError(f"not JSON ({error})") from error
     if not isinstance(pairs, tuple):
@@ -59,10 +61,10 @@ def read_object(line: bytes) -> list[tuple[str, object]]:
 
 
 def keys_of(path: Path, lines: Iterable[bytes]) -> dict[str, object]:
-    """Returns the keys of the first lines, each with a value that is not null if it has one.
+    """Returns the keys of the first lines, each with a value that is not null if there is one.
 
     Raises:
-        PreprocError: none is an object with a key.
+        PreprocError: no line is an object with a key.
     """
     keys: dict[str, object] = {}
     faults = []
@@ -77,7 +79,7 @@ def keys_of(path: Path, lines: Iterable[bytes]) -> dict[str, object]:
                 keys[key] = value
     if not keys:
         raise PreprocError(
-            f"{path}, line 1: {', '.join(faults[:1]) or 'no key'}; JSON has an object in each line",
+            f"{path}, line 1: {', '.join(faults[:1]) or 'no key'}; write one JSON object per line",
             path=path,
             line=1,
         )
@@ -85,18 +87,18 @@ def keys_of(path: Path, lines: Iterable[bytes]) -> dict[str, object]:
 
 
 def cells_of_object(line: bytes, separators: Mapping[str, str | None]) -> list[bytes]:
-    """Returns the cells of the keys of `separators`, empty where there is none.
+    """Returns the cells for the keys of `separators`; empty for keys that the line lacks.
 
-    A cell is a text, or another value as it is written, a whole number without a point; null and
-    NaN are empty.
+    A cell is a text, or the text of another value (without the point if it is a whole number); null
+    and NaN are empty.
 
     Args:
-        line: without its end.
-        separators: of each key what stands between the elements of a list, empty where none is
-            read; None where nothing is.
+        line: without its line end.
+        separators: for each key, the separator to put between elements of a list. If it is empty,
+            lists are refused; if None, lists and objects become empty cells.
 
     Raises:
-        JsonError: the line is no object, a key occurs twice, or a value is no cell.
+        JsonError: the line is not an object, a key occurs twice, or a value cannot be a cell.
     """
     cells = dict.fromkeys(separators, b"")
     pairs = [(key, value) for key, value in read_object(line) if key in cells]
@@ -107,7 +109,7 @@ def cells_of_object(line: bytes, separators: Mapping[str, str | None]) -> list[b
         if isinstance(value, list) and separator:
             elements = [_cell(key, element) for element in value]
             if any(separator.encode("latin-1") in element for element in elements):
-                raise JsonError(f"an element of {key} holds {separator!r}, which stands between")
+                raise JsonError(f"an element of {key} contains the separator {separator!r}")
             cells[key] = separator.encode("latin-1").join(elements)
         elif separator is not None or not isinstance(value, (list, tuple)):
             cells[key] = _cell(key, value)

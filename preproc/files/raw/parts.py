@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a folder that together are a log, as Spark and others leave them."""
+"""Folders whose files together form one log, as Spark and other programs write them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from recsys.files.order import by_number
 
 
 def is_part(name: str) -> bool:
-    """Returns False for marks, checksums and leftovers such as _SUCCESS, .x.crc and _temporary."""
+    """Returns False for markers, checksums and leftovers (_SUCCESS, .x.crc, _temporary)."""
     return not name.startswith((".", "_")) and not name.endswith(".crc")
 
 
@@ -18,7 +18,7 @@ def parts_of(folder: Path) -> list[Path]:
     """Returns the parts of a folder, in the order of their names.
 
     Raises:
-        PreprocError: it cannot be listed, has no part, or has folders in it.
+        PreprocError: it cannot be listed, has no part, or contains folders.
     """
     try:
         paths = sorted(folder.iterdir(), key=lambda path: by_number(path.name))
@@ -30,7 +30,7 @@ def parts_of(folder: Path) -> list[Path]:
     _refuse_folders(folder, [path.name for path in parts if path.is_dir()])
     if not parts:
         rule = "names that begin with . or _ are skipped" if paths else "give the folder of the log"
-        raise PreprocError(f"`input` {folder}: holds no file of a log; {rule}", setting="input")
+        raise PreprocError(f"`input` {folder}: has no log file; {rule}", setting="input")
     return parts
 
 
@@ -41,18 +41,18 @@ def _refuse_folders(folder: Path, names: Sequence[str]) -> None:
     remedy = "move their files up, or give one of them as `input`"
     if columns:
         remedy = (
-            f"the values of {', '.join(columns)} stand in their names, not in the rows: write the "
+            f"the values of {', '.join(columns)} are in their names, not in the rows; write the "
             "log without partitions, or give one of them as `input`"
         )
     raise PreprocError(
-        f"`input` {folder}: holds folders ({show_names(names)}), and the files of one folder are "
-        f"read; {remedy}",
+        f"`input` {folder}: contains folders ({show_names(names)}), but only files of one folder "
+        f"are read; {remedy}",
         setting="input",
     )
 
 
 def told(folder: Path, parts: Sequence[Path], num_empty: int = 0) -> str:
-    """Returns a line that names count, first and last of the files that are read, and others."""
+    """Returns a line that names the files that are read, and counts or names the others."""
     paths = (path.relative_to(folder) if path.is_relative_to(folder) else path for path in parts)
     names = [path.as_posix() for path in paths]
     files = f"1 file, {names[0]}"

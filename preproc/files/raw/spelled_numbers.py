@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells numbers with decimal commas and thousands separators, which are not read."""
+"""Recognises numbers with decimal commas or thousands separators, which are not supported."""
 
 import re
 from collections.abc import Collection
@@ -19,10 +19,10 @@ _REMEDIES = {
 
 
 def spelling_remedy(texts: Collection[str]) -> str:
-    """Returns the remedy for numbers that are spelled in another way; empty where there are none.
+    """Returns the remedy for numbers in an unsupported spelling; empty if there are none.
 
-    Some of the texts may be numbers as they are read; 1,234 is one of thousands where no text has
-    other digits after its comma.
+    Some of the texts may be plain numbers. 1,234 counts as thousands unless another text has a
+    different number of digits after its comma.
     """
     others = [text for text in texts if not _PLAIN.fullmatch(text)]
     fitting = (told for form, told in _REMEDIES.items() if all(map(form.fullmatch, others)))

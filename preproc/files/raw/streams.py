@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressed files, read to their last byte.
 
-A file may hold several streams, one after the other, as `cat`, pbzip2 and appending write them.
-Between and after them stands what the format allows as padding; all else is damage, and is told
-with its place: a later stream that were taken for the end would be rows that are missing.
+A file may hold several streams, one after the other, written by `cat`, pbzip2 or appending. Between
+and after them there may be the padding that the format allows. Everything else is damage and is
+reported with its offset, because ignoring it would silently lose rows.
 """
 
 import bz2
@@ -23,14 +23,14 @@ StreamFormat = Literal["gzip", "zstd", "bzip2", "xz"]
 BLOCK_BYTES = 2**19
 _READ_BYTES = BLOCK_BYTES // 4
 _LEAST_BYTES = 2**16
-"""Shorter streams are joined: each block costs its reader a call or a thread's turn."""
+"""Shorter streams are joined, since each block costs its reader a call or a thread switch."""
 
-_GzipError = cast("type[Exception]", igzip_lib.error)  # whose stub calls it an instance
+_GzipError = cast("type[Exception]", igzip_lib.error)  # its stub declares an instance
 _DAMAGE = (OSError, EOFError, lzma.LZMAError, _GzipError)
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SKIPPABLE_MAGICS = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
-"""First bytes of the frames of zstd that hold no text."""
+"""First bytes of zstd frames that hold no text."""
 
 
 class _Decoder(Protocol):
@@ -49,11 +49,11 @@ _DECODERS: dict[StreamFormat, Callable[[], _Decoder]] = {
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
 }
 _PADDING: dict[StreamFormat, int] = {"gzip": 1, "xz": 4}
-"""Zero bytes that pad a stream come in multiples of this; other formats have none."""
+"""Zero padding after a stream comes in multiples of this; other formats have no padding."""
 
 
 def unpack(path: Path, kind: StreamFormat) -> Iterator[bytes]:
-    """Yields the text of all streams in blocks of up to 512 KiB, all but the last of 64 or more.
+    """Yields the text of all streams in blocks of 64 to 512 KiB; the last may be shorter.
 
     Raises:
         PreprocError: a stream is damaged or ends early, or the file holds something else; names
@@ -98,7 +98,7 @@ def _after_padding(path: Path, kind: StreamFormat, file: IO[bytes], data: bytes)
     data = rest if data else data
     padding = file.tell() - len(data) - begin
     if padding % _PADDING[kind]:
-        raise _damaged(path, kind, begin, f"{padding} zero bytes are no padding")
+        raise _damaged(path, kind, begin, f"{padding} zero bytes are not valid padding")
     return data
 
 
@@ -117,9 +117,9 @@ def _zstd_frames(path: Path, kind: StreamFormat, file: IO[bytes]) -> Iterator[by
 
 
 def _frame(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields the bytes of one frame, which end where its headers say.
+    """Yields the bytes of one frame, whose end is found from its headers.
 
-    Arrow's decoder takes all frames of a file for one; what it refuses could not be found.
+    Arrow's decoder treats all frames of a file as one, so it could not report which one is damaged.
     """
     yield (magic := file.read(4))
     if magic in SKIPPABLE_MAGICS:
@@ -130,7 +130,7 @@ def _frame(file: IO[bytes]) -> Iterator[bytes]:
             yield data
         return
     if magic != ZSTD_MAGIC:
-        yield file.read(_READ_BYTES)  # to be refused
+        yield file.read(_READ_BYTES)  # the decoder refuses these bytes
         return
     yield (descriptor := file.read(1))
     flags = descriptor[0] if descriptor else 0
@@ -146,7 +146,7 @@ def _frame(file: IO[bytes]) -> Iterator[bytes]:
 
 
 class _Pieces(io.RawIOBase):
-    """Pieces of bytes as a file that is read once."""
+    """Presents pieces of bytes as a file that is read once."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Tables (parquet, and streams of Arrow that Python's tables become), read by column and type.
+r"""Tables (parquet, and the Arrow streams that Python tables become), read by column and type.
 
-Only the named columns are decoded. Their cells become texts by the types of Arrow: what is missing
-(null, NaN, NaT) is empty, a float that is a whole number has no point, times are ISO 8601, those
-with a zone in UTC. Readers of text then take the rows; no cell ends a row or another cell there:
+Only the named columns are decoded. Their cells become texts according to their Arrow types: a
+missing cell (null, NaN, NaT) is empty, a whole number as a float has no point, and times are ISO
+8601, in UTC if they have a zone. Text readers then read the rows, so cells are escaped:
 
     header  the names of the columns, as a row
-    row     its cells, a tab between two of them, and a line feed
-    cell    as it is; one that holds a tab or a line end, or begins with a backslash: a backslash,
-            then the cell with \t, \n, \r and \\ for these four characters
+    row     its cells, separated by tabs, and a line feed
+    cell    unchanged, unless it contains a tab or a line end or begins with a backslash; then a
+            backslash, and the cell with \t, \n, \r and \\ for these four characters
 """
 
 import contextlib
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 DELIMITER, ESCAPE = b"\t", b"\\"
 ELEMENT_END = "\xff"
-"""Between two elements of a list, a character of Latin-1: no byte of UTF-8."""
+"""Separates the elements of a list: a Latin-1 character that is not a byte of UTF-8."""
 
 _BATCH_ROWS = 10_000
 _SAMPLED_GROUPS, _SAMPLED_RANGES = 16, 64
-"""Row groups of a sample, and places in them."""
+"""The most row groups in a sample, and the most places within them."""
 _LEAST_EXPONENT = 1e7
 _MOST_EXACT = 2**53
-"""Up to here float64 tells whole numbers apart."""
+"""Largest number up to which float64 represents all whole numbers."""
 _INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls the index of a frame that has no name."""
+"""Column name that pandas gives to an index without a name."""
 _ESCAPES = {b"\\": b"\\\\", b"\t": b"\\t", b"\n": b"\\n", b"\r": b"\\r"}
 _LETTERS = {escape[1:]: character for character, escape in _ESCAPES.items()}
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -48,12 +48,12 @@ class TableColumn:
     """A column that is read, and how its cells become texts.
 
     Attributes:
-        name: as the table has it.
-        truths: texts of false and true.
-        takes_lists: cells are lists; else none is.
-        is_number: a decimal has no zeros at the end of its fraction.
-        is_id: floats are whole numbers that float64 tells apart.
-        in_seconds: times are seconds since 1970 UTC, of six decimals where one has a fraction.
+        name: name in the table.
+        truths: texts for false and true.
+        takes_lists: True if all cells are lists, False if none may be.
+        is_number: trailing zeros are removed from the fraction of decimals.
+        is_id: floats must be whole numbers that float64 represents exactly.
+        in_seconds: times are seconds since 1970 UTC, with six decimals if any has a fraction.
     """
 
     name: str
@@ -65,7 +65,7 @@ class TableColumn:
 
 
 Writer = Callable[[Sequence[Any]], bytes]
-"""Writes columns of cells, as `cells_of` returns them, as the text of their rows."""
+"""Writes columns of cells (from `cells_of`) as the text of their rows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class TableFile(InputFile):
     """A table that is read as text.
 
     Attributes:
-        columns: those that are read.
-        write: makes text of their cells.
+        columns: columns to read.
+        write: turns their cells into text.
         has_fractions: whether times in seconds have decimals.
     """
 
@@ -86,7 +86,7 @@ class TableFile(InputFile):
         """Yields the text: a header, then the rows.
 
         Raises:
-            PreprocError: the file is damaged, or a column of no type that is read.
+            PreprocError: the file is damaged, or a column has an unsupported type.
         """
         import pyarrow as pa
 
@@ -117,15 +117,15 @@ class TableFile(InputFile):
             ) from None
         except (pa.ArrowException, TypeError) as error:
             raise PreprocError(
-                f"{self.path}: column {column.name} has the type {values.type}: {error}. Texts, "
-                "numbers, truth values, times and lists of them are read; convert the column",
+                f"{self.path}: column {column.name} has the type {values.type}: {error}. Convert "
+                "it to texts, numbers, truth values, times or lists of these",
                 path=self.path,
                 column=column.name,
             ) from error
 
 
 class _RefusedCellError(Exception):
-    """A cell that no text stands for, in a row of a batch, from 0."""
+    """A cell has no text; holds the row in its batch, from 0."""
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(text)
@@ -133,12 +133,12 @@ class _RefusedCellError(Exception):
 
 
 def _check_lengths(cells: "pa.Array") -> None:
-    """Refuses a cell that no line may hold."""
+    """Refuses cells that are longer than a line may be."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if cells.nbytes <= MAX_LINE_BYTES:
-        return  # as most columns are, without a look at each cell
+        return  # most columns are short enough in total
     if pa.types.is_dictionary(cells.type):
         lengths = pc.binary_length(cells.dictionary).take(cells.indices)
     else:
@@ -147,15 +147,15 @@ def _check_lengths(cells: "pa.Array") -> None:
         is_long = pc.greater(lengths, MAX_LINE_BYTES)
         row = pc.index(is_long, True).as_py()
         raise _RefusedCellError(
-            row, f"its {lengths[row].as_py():,} bytes are more than the 1 MiB that a row may have"
+            row, f"it has {lengths[row].as_py():,} bytes; a row may have at most 1 MiB"
         )
 
 
 def open_table(file: InputFile, columns: Sequence[TableColumn], write: Writer) -> TableFile:
-    """Returns a table as text of some of its columns.
+    """Opens a table as text, with some of its columns.
 
     Raises:
-        PreprocError: a column is there twice, or its first rows cannot be read.
+        PreprocError: a column name occurs twice, or the first rows cannot be read.
     """
     _check_names(file, [column.name for column in columns])
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(InputFile)}
@@ -170,7 +170,7 @@ def open_table(file: InputFile, columns: Sequence[TableColumn], write: Writer) -
 
 
 def table_schema(file: InputFile) -> "pa.Schema":
-    """Returns names and types of the columns, without the nameless index of a frame.
+    """Returns names and types of the columns, without the unnamed index of a frame.
 
     Raises:
         PreprocError: the file is damaged, or has no columns.
@@ -192,7 +192,7 @@ def table_schema(file: InputFile) -> "pa.Schema":
 
 
 def sample_rows(file: InputFile, names: Sequence[str], rows: int) -> "pa.Table":
-    """Returns rows of some columns, from all over a table, or all of a smaller one.
+    """Returns rows of some columns, from all over the table; all rows of a smaller table.
 
     Raises:
         PreprocError: the file is damaged; names the column.
@@ -212,9 +212,9 @@ def sample_rows(file: InputFile, names: Sequence[str], rows: int) -> "pa.Table":
 
 
 def _spread(sizes: Sequence[int], rows: int) -> list[range]:
-    """Returns where to take rows of groups: of many groups from the heads of some.
+    """Returns the ranges of rows to sample; if there are many groups, from the heads of some.
 
-    What lies before a row in its group is read too.
+    Reading a row also reads everything before it in its group.
     """
     if sum(sizes) <= rows:
         return [range(sum(sizes))]
@@ -234,7 +234,7 @@ def _check_names(file: InputFile, names: Sequence[str]) -> "pa.Schema":
     """Returns names and types of a table's columns.
 
     Raises:
-        PreprocError: several columns have one of the names.
+        PreprocError: several columns share one of the names.
     """
     types = table_schema(file)
     twice = sorted({name for name in names if types.names.count(name) > 1})
@@ -246,7 +246,7 @@ def _check_names(file: InputFile, names: Sequence[str]) -> "pa.Schema":
 
 
 def _group_sizes(file: InputFile, names: Sequence[str]) -> list[int]:
-    """Returns the rows of each group of a table; a stream is one."""
+    """Returns the rows of each group of a table; a stream counts as one group."""
     from pyarrow import parquet
 
     if file.compression != "parquet":
@@ -257,7 +257,7 @@ def _group_sizes(file: InputFile, names: Sequence[str]) -> list[int]:
 
 
 def _num_rows(file: InputFile) -> int | None:
-    """Returns the rows of a table if its file tells their number."""
+    """Returns the number of rows of a table; None if its file does not record it."""
     from pyarrow import parquet
 
     if file.compression != "parquet":
@@ -267,7 +267,7 @@ def _num_rows(file: InputFile) -> int | None:
 
 
 def _has_fractions(table: TableFile) -> bool:
-    """Returns True if a time of those in seconds is within one."""
+    """Returns True if any time of a column in seconds has a fraction."""
     import pyarrow as pa
 
     kinds = table_schema(table)
@@ -295,7 +295,7 @@ def _are_whole(times: "pa.Array") -> bool:
 def _batches(
     file: InputFile, names: Sequence[str], ranges: Sequence[range] = ()
 ) -> Iterator[tuple[int, "pa.RecordBatch"]]:
-    """Yields the first row's number and columns of each batch, of all or at least of some ranges.
+    """Yields each batch with the number of its first row; with `ranges`, at least their batches.
 
     Raises:
         PreprocError: the file is damaged; names the column.
@@ -357,7 +357,7 @@ def _stream_batches(
 
 @contextlib.contextmanager
 def _told(file: InputFile) -> Iterator[None]:
-    """Turns an error of Arrow into one that names the file."""
+    """Turns an Arrow error into one that names the file."""
     import pyarrow as pa
 
     try:
@@ -369,18 +369,18 @@ def _told(file: InputFile) -> Iterator[None]:
 
 
 def texts_of(values: "pa.Array", column: TableColumn) -> "pa.Array":
-    """Returns the text of each cell as binary; otherwise as `cells_of`."""
+    """Returns the text of each cell as binary; otherwise like `cells_of`."""
     return _binary(cells_of(values, column))
 
 
 def cells_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = False) -> "pa.Array":
-    """Returns the text of each cell, null where it is missing.
+    """Returns the text of each cell; null if it is missing.
 
-    They are texts or binaries of Arrow, or a dictionary of them. Elements of lists have
-    `ELEMENT_END` between; a missing one is empty.
+    The result has Arrow strings or binaries, or a dictionary of them. Elements of lists are
+    separated by `ELEMENT_END`; a missing element is empty.
 
     Raises:
-        TypeError: no texts stand for the cells of this type.
+        TypeError: cells of this type have no text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -399,7 +399,7 @@ def cells_of(values: "pa.Array", column: TableColumn, *, has_fractions: bool = F
         return pa.DictionaryArray.from_arrays(values.indices, texts)
     if is_list(kind):
         if not column.takes_lists:
-            raise TypeError("one value a row is wanted")
+            raise TypeError("expected one value per row, not a list")
         return _texts_of_lists(values, column)
     if types.is_nested(kind):
         raise TypeError("it is nested")
@@ -438,7 +438,7 @@ def _texts_of_others(values: "pa.Array", column: TableColumn) -> "pa.Array":
 
 
 def is_read(kind: "pa.DataType | None") -> bool:
-    """Returns True if texts stand for the cells of a type, or for the elements of its lists."""
+    """Returns True if cells of a type, or the elements of its lists, can become texts."""
     import pyarrow as pa
 
     if kind is None:
@@ -461,7 +461,7 @@ def is_list(kind: "pa.DataType") -> bool:
 
 
 def is_time(kind: "pa.DataType") -> bool:
-    """Returns True if cells of a type are dates or times of a day of the calendar."""
+    """Returns True if cells of a type are dates, or times with a date."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -477,7 +477,7 @@ def _texts_of_lists(values: "pa.Array", column: TableColumn) -> "pa.Array":
     texts = texts_of(values.flatten(), element).fill_null(b"")
     end = ELEMENT_END.encode("latin-1")
     if end in _text_of(texts):
-        # No UTF-8 either way, so that the row is refused.
+        # Neither way is UTF-8, so the row is refused.
         texts = pc.replace_substring(texts, end, b"\xfe")
     lengths = pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64())
     offsets = np.zeros(len(values) + 1, np.int64)
@@ -498,8 +498,8 @@ def _texts_of_floats(values: "pa.Array", *, is_id: bool) -> "pa.Array":
         row = int(np.argmin(is_whole | is_nothing))
         raise _RefusedCellError(
             row,
-            f"{values[row].as_py()!r} is no whole number that float64 tells apart from its "
-            "neighbours; give ids as integers or texts (pandas: dtype Int64)",
+            f"{values[row].as_py()!r} is not a whole number that float64 can represent exactly; "
+            "give ids as integers or texts (pandas: dtype Int64)",
         )
     texts = values.cast(pa.string())
     if np.count_nonzero(is_nothing) > values.null_count:
@@ -528,7 +528,7 @@ def _texts_of_times(values: "pa.Array", column: TableColumn, *, has_fractions: b
         return pa.array([_seconds(number, per_second) for number in units.to_pylist()], pa.string())
     if is_date:
         return values.cast(pa.date32()).cast(pa.string())
-    # A cast between types with and without a zone keeps the instant.
+    # Casting between types with and without a zone keeps the instant.
     if _are_whole(values):
         texts = values.cast(pa.timestamp("s")).cast(pa.string())
     else:
@@ -544,7 +544,7 @@ def _seconds(number: int | None, per_second: int) -> str | None:
 
 
 def _without_zeros(texts: "pa.Array") -> "pa.Array":
-    """Returns numbers without the zeros at the end of their fraction."""
+    """Returns numbers without trailing zeros in their fraction."""
     import pyarrow.compute as pc
 
     texts = pc.replace_substring_regex(texts, r"\.0+$", "")
@@ -552,7 +552,7 @@ def _without_zeros(texts: "pa.Array") -> "pa.Array":
 
 
 def write_cells(columns: Sequence["pa.Array"]) -> bytes:
-    """Writes rows of cells, as this module has them."""
+    """Returns rows of cells as text; see the top of this module."""
     pattern = r"\A\\|[\t\n\r]"
     cells = [_replaced(each, b"\t\n\r\\", pattern, _escape) for each in map(_binary, columns)]
     return _rows_of(cells, DELIMITER)
@@ -569,7 +569,7 @@ def _escape(texts: "pa.Array") -> "pa.Array":
 def _replaced(
     cells: "pa.Array", wanted: bytes, pattern: str, replacement: Callable[["pa.Array"], "pa.Array"]
 ) -> "pa.Array":
-    """Returns cells, those that match a pattern replaced; they have one of the wanted bytes."""
+    """Replaces the cells that match a pattern; such cells contain one of the `wanted` bytes."""
     import pyarrow.compute as pc
 
     text = _text_of(cells)
@@ -582,7 +582,7 @@ def _replaced(
 
 
 def _text_of(cells: "pa.Array") -> bytes:
-    """Returns the bytes of all cells, one after the other."""
+    """Returns the concatenated bytes of all cells."""
     _, offsets, text = cells.buffers()
     if text is None or not len(cells):
         return b""
@@ -606,7 +606,7 @@ def _scalar(text: bytes) -> "pa.Scalar[Any]":
 
 
 def escaped(cell: bytes) -> bytes:
-    """Writes a cell of a table, as this module has them."""
+    """Escapes a cell; see the top of this module."""
     if not cell.startswith(ESCAPE) and not any(end in cell for end in (b"\t", b"\n", b"\r")):
         return cell
     for character, escape in _ESCAPES.items():

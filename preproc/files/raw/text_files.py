@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of text in other forms: UTF-16, CR line ends and dictionaries of Python.
+"""Text files in other forms: UTF-16, CR line ends and Python dictionaries.
 
-They are read as UTF-8 with LF, and as objects of JSON.
+They are read as UTF-8 with LF line ends, and as JSON objects.
 """
 
 import ast
@@ -23,9 +23,9 @@ Convert = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 HIVE = "\x01"
-"""Delimiter of Hive's text files, which have no header and no quotes, and \\N for nothing."""
+"""Delimiter of Hive's text files, which have no header, no quotes, and \\N for missing values."""
 DELIMITERS = (",", "\t", ";", "|", HIVE)
-"""Of csv files in the world."""
+"""Delimiters that csv files use in practice."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class ConvertedFile(InputFile):
     """A file whose text is converted while it is read.
 
     Attributes:
-        source: the file as it is.
-        convert: reads its text.
+        source: the original file.
+        convert: reads and converts its text.
     """
 
     source: InputFile
@@ -51,10 +51,10 @@ class ConvertedFile(InputFile):
 
 
 def as_text(file: InputFile) -> InputFile:
-    """Returns a file as UTF-8 with LF, and dictionaries of Python as JSON; others as they are.
+    """Converts a file to UTF-8 with LF, and Python dictionaries to JSON; keeps other files.
 
     Raises:
-        PreprocError: it is an array of JSON.
+        PreprocError: the file is a JSON array.
     """
     if file.is_table:
         return file
@@ -66,7 +66,8 @@ def as_text(file: InputFile) -> InputFile:
     head = next(without_mark(iter([head]))[1], b"")
     if re.match(rb"\s*\[\s*\{", head):
         raise PreprocError(
-            f"{file.path}: is one JSON array; write an object a line: jq -c '.[]' {file.path.name}",
+            f"{file.path}: is one JSON array; write one object per line: "
+            f"jq -c '.[]' {file.path.name}",
             path=file.path,
         )
     line = head.partition(b"\n")[0]
@@ -81,9 +82,9 @@ def _converted(file: InputFile, convert: Convert) -> ConvertedFile:
 
 
 def position(file: InputFile, line: int, offset: int) -> str:
-    """Returns the position in the file of a line of its text."""
+    """Returns the position of a line in its file, for messages."""
     if file.is_table:
-        return f"row {line - 1}"  # after the header that the text has
+        return f"row {line - 1}"  # the text begins with a header
     if not isinstance(file, ConvertedFile):
         return f"line {line}, byte {offset}"
     return f"line {line}"
@@ -116,7 +117,7 @@ def _from_dictionaries(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _as_json(line: bytes) -> bytes:
-    """Returns a dictionary as Python prints it as JSON, another line as it is."""
+    """Converts a dictionary as printed by Python to JSON; returns other lines unchanged."""
     with contextlib.suppress(JsonError):
         read_object(line)
         return line
