@@ -2,8 +2,8 @@
 // The C interface of the Criteo kernel, for binding.py.
 //
 // Text is fed as ranges of a file or as blocks in memory. All state is in handles, so calls with
-// different handles may run in parallel. Calls return 0 or a status below 0, and handles or null;
-// after an error, clicks_last_message() describes the last one of this thread.
+// different handles may run in parallel. Calls return 0 or a negative status, or a handle or null.
+// clicks_last_message() describes the last error of the calling thread.
 
 #include <exception>
 #include <memory>
@@ -66,7 +66,7 @@ struct ScanSummary {
   uint64_t bytes;
   uint64_t rejected[kNumReasons];
   uint64_t num_runs;
-  // Rows of each split, and the least and the greatest value that split them.
+  // Rows of each split, and the least and the greatest value that the split compared.
   uint64_t split_rows[kNumSplits];
   uint64_t split_values[2];
 };
@@ -96,7 +96,7 @@ class RowScanner final : public RowSink {
     return summary_.rows < row_limit_;
   }
 
-  // Counts the rows of each split; hides the categories of rows that are not to be counted.
+  // Counts the rows of each split; hides the categories of rows that must not be counted.
   void split_rows(RowBatch& batch, int count) {
     for (int r = 0; r < count; ++r) {
       const uint64_t value = batch.split_value[r];
@@ -130,7 +130,7 @@ class RowScanner final : public RowSink {
 
 }  // namespace
 
-// Text on its way to a scanner or an encoder.
+// Feeds text to a scanner or an encoder.
 struct Reader {
   Reader(std::unique_ptr<RowSink> to, Progress* progress, uint64_t offset, const RowFormat& format)
       : sink(std::move(to)), stream(*sink, progress, offset, format) {}
@@ -138,18 +138,18 @@ struct Reader {
   RowStream stream;
 };
 
-// The last error of this thread, and the byte of the file at which it is, or kNoOffset.
+// The last error of this thread, and its byte in the file or kNoOffset.
 CLICKS_API const char* clicks_last_message() { return last_message.c_str(); }
 CLICKS_API uint64_t clicks_last_offset() { return last_offset; }
 
-// Version of runs, rejects files and checksums: changes whenever the same text could give others.
+// Version of runs, rejects files and checksums; change it whenever the same text could give others.
 CLICKS_API int clicks_kernel_version() { return 17; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
 }
 
-// Whether all rows that are wanted were read: more text has no effect.
+// Whether all wanted rows were read; more text then has no effect.
 CLICKS_API int clicks_read_done(const Reader* reader) { return reader->stream.done(); }
 
 CLICKS_API int clicks_read_file(Reader* reader, int fd, uint64_t begin, uint64_t end) {
@@ -189,12 +189,12 @@ CLICKS_API void clicks_scan_runs(const Reader* scan, Run* runs) {
   std::copy(written.begin(), written.end(), runs);
 }
 
-// Reads ratings to columns; packed, offset: as of `clicks_scan_open`.
+// Reads ratings to columns; packed, offset: see `clicks_scan_open`.
 CLICKS_API Reader* clicks_ratings_open(const void* packed, uint64_t packed_bytes, uint64_t offset,
                                        Progress* progress) {
   return guarded_make<Reader>([&] {
     const RowFormat format(packed, packed_bytes);
-    if (!format.has_ratings()) throw std::logic_error("the fields are none of ratings");
+    if (!format.has_ratings()) throw std::logic_error("the fields are not those of ratings");
     return new Reader(std::make_unique<RatingRows>(), progress, offset, format);
   });
 }
@@ -203,7 +203,7 @@ CLICKS_API int clicks_ratings_finish(Reader* ratings) {
   return guarded([&] { ratings->stream.finish(); });
 }
 
-// What was read since the last rows were taken, and the lines of the text so far.
+// Counts what was read since rows were last taken, and the lines of the text so far.
 CLICKS_API void clicks_ratings_counts(const Reader* ratings, RatingCounts* counts) {
   *counts = static_cast<const RatingRows&>(*ratings->sink).counts();
   counts->lines = ratings->stream.lines();
@@ -213,8 +213,8 @@ CLICKS_API void clicks_ratings_take(Reader* ratings, const RatingColumns* column
   static_cast<RatingRows&>(*ratings->sink).take(*columns);
 }
 
-// Merges the runs of one column and writes its keys in id order: uint32, int64 or, to keys_fd, the
-// bytes of texts, to ends_fd uint64, the end of each.
+// Merges the runs of one column and writes its keys to keys_fd in id order: uint32, int64 or the
+// bytes of texts. For texts, ends_fd receives the end of each as uint64.
 CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
                             uint64_t max_ids, uint64_t budget_bytes, uint32_t type, int keys_fd,
                             int ends_fd, Progress* progress, MergeResult* result) {
@@ -229,8 +229,8 @@ CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, uint64_t fr
   });
 }
 
-// The files of `clicks_merge` in memory. Wide keys must outlive the handle; ends: null but of
-// texts.
+// Takes the contents of the files of `clicks_merge`. Wide keys must outlive the handle; ends: null
+// except for texts.
 CLICKS_API ColumnDictionary* clicks_dictionary_open(uint32_t type, const uint8_t* keys,
                                                     uint64_t bytes, const uint8_t* ends,
                                                     uint64_t count) {
@@ -249,7 +249,7 @@ CLICKS_API ColumnDictionary* clicks_dictionary_open(uint32_t type, const uint8_t
 CLICKS_API void clicks_dictionary_close(ColumnDictionary* dictionary) { delete dictionary; }
 
 // targets: ascending, disjoint row ranges of the text, or all rows of each split; must outlive the
-// handle. packed, offset: as of `clicks_scan_open`.
+// handle. packed, offset: see `clicks_scan_open`.
 CLICKS_API Reader* clicks_encode_open(const ColumnDictionary* const* dictionaries,
                                       const void* packed, uint64_t packed_bytes,
                                       EncodeTarget* targets, uint64_t num_targets, uint64_t offset,
@@ -295,7 +295,7 @@ CLICKS_API LineTransform* clicks_transform_open(const char* path) {
   return guarded_make<LineTransform>([&] { return new LineTransform(path); });
 }
 
-// Numerical features of a row, its columns of ids, its ids and those of its lists.
+// Numbers of a row's numerical features, columns of ids, ids, and ids of lists.
 CLICKS_API void clicks_transform_shape(const LineTransform* transform, uint32_t shape[4]) {
   const int sizes[] = {transform->num_numerical(), transform->num_columns(), transform->num_slots(),
                        transform->num_list_slots()};
@@ -309,8 +309,8 @@ CLICKS_API void clicks_transform_columns(const LineTransform* transform, uint64_
   }
 }
 
-// Returns kRejected, with the first rejected line, and why as the last error's message, if a line
-// is no valid row.
+// Returns kRejected if a line is not a valid row; sets the first such line, and the last error's
+// message says why.
 CLICKS_API int clicks_transform_rows(LineTransform* transform, int form, const uint8_t* text,
                                      uint64_t size, uint64_t lines, float* numerical, int64_t* ids,
                                      float* scale, uint64_t* rejected) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts categories in bounded memory.
 //
-// A category is stored under its key, a bijective hash of its 32 bits, and its slot is the top bits
-// of that key. Slot order is then key order except inside small clusters, so a table becomes a
-// sorted run in one pass without a full sort, and equal key ranges have about as many categories.
+// A category is stored under its key, a bijective hash of its 32 bits. Its slot is the top bits of
+// that key, so slot order is key order except inside small clusters. A table therefore becomes a
+// sorted run in one pass without a full sort, and equal key ranges have about equally many
+// categories.
 
 #pragma once
 
@@ -24,15 +25,15 @@ CLICKS_INLINE uint32_t category_of_key(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-// One sorted run in a runs file, of words of 64 bits. An entry is a word, key << 32 | count, or of
-// wide keys a `WideEntry`; ascending.
+// One sorted run in a runs file, in 64-bit words. An entry is a word, key << 32 | count, or a
+// `WideEntry` for wide keys. Entries are ascending.
 struct Run {
   uint32_t column;
   uint64_t first_word;  // from the start of the file
   uint64_t words;
 };
 
-// A category of 32 bits and its count; 0: free.
+// A 32-bit category and its count; 0: free.
 struct NarrowCount {
   uint64_t word;  // key << 32 | count
 
@@ -43,7 +44,7 @@ struct NarrowCount {
   bool operator<(const NarrowCount& other) const { return word < other.word; }
 };
 
-// A wide key and its count in a run; the bytes follow, up to a whole word.
+// A wide key and its count in a run; the key's bytes follow, padded to a whole word.
 struct WideEntry {
   uint64_t hash;
   uint32_t count;
@@ -52,7 +53,7 @@ struct WideEntry {
   uint64_t words() const { return (sizeof(WideEntry) + uint64_t{length} + 7) / 8; }
 };
 
-// Counts are stored in slots by the highest bits of their `order`.
+// The slot of a count is given by the highest bits of its `order`.
 template <typename Count>
 class CountTable {
  public:
@@ -163,7 +164,7 @@ class CountTable {
   int log2_;
 };
 
-// The tables of all columns; when the budget is used up, they are written as sorted runs.
+// The tables of all columns; when the memory budget is used up, they are written as sorted runs.
 class CategoryCounts {
  public:
   CategoryCounts(const RowFormat& format, size_t budget_bytes, int runs_fd)
@@ -175,7 +176,7 @@ class CategoryCounts {
 
   // Counts the first rows of a batch.
   void add(const RowBatch& batch, int rows) {
-    // A count has 32 bits in a run; a run ends before a count could overflow into the key.
+    // A count has 32 bits in a run, so a run ends before a count could overflow into the key.
     if (rows_since_spill_ > UINT32_MAX / 2) spill();
     rows_since_spill_ += static_cast<uint64_t>(rows);
     uint64_t present_everywhere = 0;  // of 64 columns
@@ -229,7 +230,7 @@ class CategoryCounts {
     add_keys(c, count);
   }
 
-  // Counts the first of `keys_`.
+  // Counts the first `count` of `keys_`.
   void add_keys(int c, int count) {
     const uint32_t* const keys = keys_;
     CountTable<NarrowCount>& table = tables_[static_cast<size_t>(c)];
@@ -252,7 +253,7 @@ class CategoryCounts {
     add_wide_keys(c, count, bytes);
   }
 
-  // Counts the elements of all lists, some at a time.
+  // Counts the elements of all lists in batches.
   void add_lists(const ListColumn& lists, int rows, int l) {
     const int c = columns_.count() + l;
     const bool is_wide = columns_.has_wide_keys(c);
@@ -285,9 +286,9 @@ class CategoryCounts {
     count_keys();
   }
 
-  // Counts the first of `wide_keys_`; bytes: of the long ones.
+  // Counts the first `count` of `wide_keys_`; bytes: total of the long keys.
   void add_wide_keys(int c, int count, size_t bytes) {
-    // Keys of a batch take a chunk at most, and what the last one lacks.
+    // Chunks for the keys of a batch take at most the bytes of the keys and one chunk.
     if (bytes > 0 && arena_.bytes() > 0 && used() + bytes + KeyArena::kChunkBytes > budget_) {
       spill();
     }

@@ -6,14 +6,14 @@
 #include <cstdint>
 #include <cstring>
 
-// CLICKS_PORTABLE leaves out code for special processors, so that tests run the portable code.
+// CLICKS_PORTABLE leaves out processor-specific code, so that tests run the portable code.
 #if defined(__x86_64__) && !defined(CLICKS_PORTABLE)
 #define CLICKS_X86 1
 #include <immintrin.h>
 #endif
 
 #define CLICKS_INLINE inline __attribute__((always_inline))
-// What few rows need stays out of the loops that all take: inlined it would slow these.
+// Keeps rarely used code out of the hot loops, which it would slow down if it were inlined.
 #define CLICKS_APART inline __attribute__((noinline))
 
 namespace clicks {
@@ -40,7 +40,7 @@ CLICKS_INLINE uint64_t in_range(uint64_t text, uint8_t low, uint8_t high) {
   return (text + repeat(0x80 - low)) & ~(text + repeat(0x7f - high));
 }
 
-// Integers of more than 8 digits; rare, so a plain loop.
+// Parses integers of more than 8 digits; they are rare, so this is a plain loop.
 inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negative, int32_t& out) {
   if (count == 0 || count > 10) return false;
   int64_t value = 0;
@@ -54,8 +54,8 @@ inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negat
   return true;
 }
 
-// Parses the integer in [begin, begin + length), which may be empty. Clears bits of 0x80 in `valid`
-// if it is none, or `long_valid` if it is a long one.
+// Parses the integer in [begin, begin + length), which may be empty. If it is not valid, clears
+// bits of 0x80 in `valid`, or in `long_valid` if it is long.
 CLICKS_INLINE void parse_integer(const uint8_t* begin, uint32_t length, int32_t& value,
                                  uint64_t& valid, bool& long_valid) {
   const bool negative = *begin == '-';

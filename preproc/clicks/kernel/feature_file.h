@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules and dictionaries of a dataset in one file, mapped and shared by all its readers.
+// The rules and dictionaries of a dataset in one file that all readers map and share.
 //
 // preproc/clicks/serving/feature_file.py writes it and describes its bytes.
 
@@ -36,7 +36,7 @@ struct FeatureColumn {
   uint16_t id_bytes;
 };
 
-// A packed RowFormat of a line without the label and a FeatureColumn of each column of ids follow.
+// Followed by the packed RowFormat of a line without the label, and a FeatureColumn per id column.
 struct FeatureHeader {
   char magic[8];
   uint64_t bytes;              // of the file
@@ -49,7 +49,7 @@ constexpr char kFeatureMagic[8] = {'C', 'L', 'I', 'C', 'K', 'S', 'F', '7'};
 constexpr uint64_t kFeaturePadding = 8;  // bytes after the last entry, which is read by load64
 
 // Maps a category to its id. The highest bits of a category's hash are its bucket, the next ones
-// its remainder. That tells the categories of 32 bits in a bucket apart; wide keys are compared.
+// its remainder. The remainder distinguishes 32-bit categories in a bucket; wide keys are compared.
 class StoredDictionary {
  public:
   StoredDictionary(const uint8_t* file, const FeatureColumn& column)
@@ -64,14 +64,14 @@ class StoredDictionary {
         id_mask_((uint64_t{1} << (8 * column.id_bytes)) - 1) {}
 
   uint64_t categories() const { return categories_; }
-  // hash: of a category of 32 bits its key in the highest ones.
+  // hash: for a 32-bit category, its key in the highest bits.
   void prefetch_bucket(uint64_t hash) const { __builtin_prefetch(bucket(hash)); }
   void prefetch_entries(uint64_t hash) const { __builtin_prefetch(entry(load32(bucket(hash)))); }
 
-  // key: null if the category has 32 bits.
+  // key: null for a 32-bit category.
   CLICKS_INLINE uint32_t find(uint64_t hash, const WideKey* key) const {
     const uint8_t* ends = bucket(hash);
-    // Ends are limited to the entries, so that a damaged file gives wrong ids but no wild reads.
+    // Ends are clamped to the entries, so that a damaged file gives wrong ids but no wild reads.
     const uint32_t end = std::min(load32(ends + 4), categories_);
     const uint64_t remainder = (hash << bucket_bits_) >> (64 - id_shift_);
     for (uint32_t i = load32(ends); i < end; ++i) {
@@ -138,7 +138,7 @@ class FeatureFile {
   // Fields of a line.
   const RowFormat& format() const { return *format_; }
   const std::vector<StoredDictionary>& dictionaries() const { return dictionaries_; }
-  // Ids of each column in a row: one, or the most of a list.
+  // Ids per row of each column: one, or the greatest length of a list.
   const std::vector<uint32_t>& widths() const { return widths_; }
 
  private:
@@ -175,7 +175,7 @@ class FeatureFile {
       FeatureColumn column;
       std::memcpy(&column, data_ + begin + c * sizeof(column), sizeof(column));
       const uint64_t width = uint64_t{column.remainder_bytes} + column.id_bytes;
-      // Remainders tell categories of 32 bits apart.
+      // Remainders must distinguish 32-bit categories.
       const uint32_t least_bits = key_types[c] == KeyType::kNarrow ? 32 : 1;
       if (column.bucket_bits > 31 || column.categories > UINT32_MAX || width > 8 ||
           8u * column.remainder_bytes + column.bucket_bits < least_bits ||

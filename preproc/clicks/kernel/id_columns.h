@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns of categories: those of the text, then the bins of the numbers.
+// Categorical columns: those of the text, then the bins of the numbers.
 
 #pragma once
 
@@ -16,7 +16,7 @@ namespace clicks {
 // x % modulus by two multiplications; exact for 32 bits (Lemire, Kaser, Kurz 2019).
 class Modulus {
  public:
-  // modulus 0 leaves numbers as they are, as does 2**32.
+  // modulus: 0 and 2**32 leave numbers unchanged.
   explicit Modulus(uint64_t modulus) : modulus_(modulus), inverse_(0) {
     if (modulus > 0 && modulus < (uint64_t{1} << 32)) inverse_ = UINT64_MAX / modulus + 1;
     is_one_ = modulus == 1;
@@ -77,10 +77,10 @@ class IdColumns {
     }
   }
 
-  // Number of the column of a categorical field.
+  // Index of the column of a categorical field.
   int of(const Field& field) const { return field.column + (field.role == kListRole ? count_ : 0); }
 
-  // Columns of one category a row; those of lists follow.
+  // Number of columns with one category per row; list columns follow.
   int count() const { return count_; }
   int num_lists() const { return num_lists_; }
   bool has_wide_keys(int column) const { return wide_[static_cast<size_t>(column)]; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that are objects of JSON, one a line, split to fields as preproc/files/raw/objects.py does.
+// Splits rows that are JSON objects, one per line, to fields as preproc/files/raw/objects.py does.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace clicks {
 
-// Moves over the JSON of one line. What it reads past the end is padding, which ends all.
+// Moves over the JSON of one line. Reads past the end hit the padding, which ends every token.
 class JsonCursor {
  public:
   JsonCursor(const uint8_t* begin, const uint8_t* end) : at_(begin), end_(end) {}
@@ -40,7 +40,7 @@ class JsonCursor {
     return true;
   }
 
-  // Moves past a text, whose quote is the next byte.
+  // Moves past a text; its opening quote is the next byte.
   bool skip_text() {
     for (++at_;;) {
       at_ = find_special(at_);
@@ -57,7 +57,7 @@ class JsonCursor {
     }
   }
 
-  // Moves past a value, and the blanks before it; sets where it begins. depth: of its container.
+  // Moves past blanks and a value; sets where the value begins. depth: depth of its container.
   bool skip_value(const uint8_t*& begin, int depth) {
     skip_blanks();
     begin = at_;
@@ -94,7 +94,7 @@ class JsonCursor {
     for (; at < end_; at += 8) {
       const uint64_t word = load64(at);
       const auto below = [](uint64_t x, uint8_t limit) { return (x - repeat(limit)) & ~x; };
-      // Above the first true byte of each some may be false ones.
+      // Bytes above the first true match of each pattern may be false matches.
       const uint64_t found =
           below(word, 0x20) | below(word ^ repeat('"'), 1) | below(word ^ repeat('\\'), 1);
       if ((found & repeat(0x80)) != 0) return at + __builtin_ctzll(found & repeat(0x80)) / 8;
@@ -135,8 +135,9 @@ class JsonCursor {
   const uint8_t* end_;
 };
 
-// Splits objects to cells by their keys. A cell is a text without its escapes, or the other value
-// as it is written, but a whole number without a point; empty for a null, a NaN and a missing key.
+// Splits objects to cells by their keys. A cell is a text without its escapes, or another value as
+// it is written, except that whole numbers lose their point. It is empty for null, NaN and a
+// missing key.
 class JsonRows {
  public:
   explicit JsonRows(const RowFormat& format) : found_(format.num_fields) {
@@ -146,7 +147,7 @@ class JsonRows {
   JsonRows(const JsonRows&) = delete;  // `fields_` has views of `names_`
   JsonRows& operator=(const JsonRows&) = delete;
 
-  // As `split_rows`; the ends are those of `cells`.
+  // Like `split_rows`, but the ends are positions in `cells`.
   uint32_t split(const uint8_t* text, uint32_t size, const RowFormat& format, uint64_t& line,
                  FieldEnds& fields, std::vector<RejectedRow>& rejected) {
     fields.rows = 0;
@@ -177,12 +178,12 @@ class JsonRows {
   }
 
   const uint8_t* cells() const { return cells_.data(); }
-  // Of a row in the text.
+  // Start of a row in the text.
   uint32_t start(int r) const { return starts_[r]; }
   uint32_t length(int r) const { return lengths_[r]; }
 
  private:
-  // A value as it is written; null without.
+  // The text of a value; null if the key is missing.
   struct Value {
     const uint8_t* begin = nullptr;
     const uint8_t* end = nullptr;
@@ -225,7 +226,8 @@ class JsonRows {
     return field;
   }
 
-  // Appends the cells of the object that was read, a byte after each; false if one is none.
+  // Appends the cells of the object that was read, each followed by a byte; false if one is
+  // invalid.
   bool write_cells(const RowFormat& format, uint32_t* ends) {
     for (uint32_t f = 0; f < format.num_fields; ++f) {
       const Field& declared = format.fields[f];
@@ -241,7 +243,7 @@ class JsonRows {
     return true;
   }
 
-  // Appends what stands in a list, with the separator between; false if an element is none.
+  // Appends the elements of a list, separated by the separator; false if one is invalid.
   bool append_list(const uint8_t* begin, const uint8_t* end, uint8_t separator) {
     JsonCursor cursor(begin + 1, end);
     if (cursor.take(']')) return true;
@@ -258,7 +260,7 @@ class JsonRows {
     }
   }
 
-  // Appends the cell of a value; false for a list and an object.
+  // Appends the cell of a value; false for lists and objects.
   bool append_scalar(const uint8_t* begin, const uint8_t* end) {
     if (*begin == '[' || *begin == '{') return false;
     if (*begin == '"') {
@@ -274,7 +276,7 @@ class JsonRows {
     return true;
   }
 
-  // Appends what stands between the quotes of a text.
+  // Appends the contents of a text, without its quotes.
   void append_text(const uint8_t* at, const uint8_t* end) {
     while (at < end) {
       const auto* const found = static_cast<const uint8_t*>(memchr(at, '\\', end - at));
@@ -300,7 +302,7 @@ class JsonRows {
     return value;
   }
 
-  // Appends the character of four digits, or of the two halves of a pair. A half alone is no UTF-8.
+  // Appends the character of a \u escape, or of a surrogate pair. Half a pair is not valid UTF-8.
   void append_point(const uint8_t*& at, const uint8_t* end) {
     uint32_t point = hexadecimal(at);
     at += 4;

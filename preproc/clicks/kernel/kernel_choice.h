@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's inner loops, compiled for several kinds of processor; chooses among them.
+// The kernel's inner loops, compiled for several kinds of processor, and the choice among them.
 
 #pragma once
 
@@ -30,8 +30,8 @@ CLICKS_INLINE void hash_categories(const uint32_t* categories, int count, uint32
   for (int i = 0; i < count; ++i) keys[i] = key_of_category(categories[i]);
 }
 
-// The templates, compiled with the instructions that `target` allows. Flatten: the steps of a
-// processor cannot be inlined into a template, but they can be with the template.
+// The templates, compiled with the instructions that `target` allows. Flatten: a processor's steps
+// cannot be inlined into a template itself, but can together with it.
 #define CLICKS_DEFINE_KERNELS(Name, name, Steps, target)                                      \
   target __attribute__((flatten)) inline uint32_t split_rows_##name(                          \
       const uint8_t* text, uint32_t size, const RowFormat& format, uint64_t& line,            \

@@ -16,13 +16,13 @@
 
 namespace clicks {
 
-// The first line of a text that is no valid row.
+// The first line of a text that is not a valid row.
 struct RejectedLine {
   uint64_t line;  // from 0
   std::string message;
 };
 
-// A whole line of the log without its label, or its features alone with tabs between.
+// A whole line of the log without its label, or only its features, separated by tabs.
 enum class RowForm { kLine, kFields };
 
 class LineTransform final : private RowSink {
@@ -45,7 +45,7 @@ class LineTransform final : private RowSink {
 
   const FeatureFile& file() const { return file_; }
   int num_columns() const { return columns_.count() + columns_.num_lists(); }
-  // Ids of a row, and those of its lists.
+  // Number of ids of a row, including those of its lists.
   int num_slots() const { return slots_; }
   int num_list_slots() const { return slots_ - columns_.count(); }
   int num_numerical() const { return static_cast<int>(line_format_.num_numerical); }
@@ -53,10 +53,10 @@ class LineTransform final : private RowSink {
 
   // Transforms rows of a form, separated by line feeds.
   //
-  // numerical: [lines, num_numerical()]; ids: [lines, num_slots()], those of a list followed by
-  // zeros; scale: [lines, num_list_slots()], the factor of each id of a list, 0 where it has no
-  // more. Nothing of them may be used if a line is rejected. Returns whether none was; else
-  // `rejected` is the first.
+  // numerical: [lines, num_numerical()]; ids: [lines, num_slots()], lists padded with zeros;
+  // scale: [lines, num_list_slots()], the factor of each id of a list, 0 after its end. Returns
+  // true if all lines are valid. Otherwise `rejected` is the first bad one, and the outputs must
+  // not be used.
   bool run(RowForm form, const uint8_t* text, size_t size, uint64_t lines, float* numerical,
            int64_t* ids, float* scale, RejectedLine* rejected) {
     numerical_ = numerical;
@@ -115,7 +115,7 @@ class LineTransform final : private RowSink {
     rejected_line_ = {row.line, explanation(row, text)};
   }
 
-  // Fields of a line, which has no label.
+  // Number of fields of a line, which has no label.
   static uint32_t num_fields(const RowFormat& format) {
     return format.num_fields - format.first_field();
   }
@@ -180,7 +180,7 @@ class LineTransform final : private RowSink {
     }
   }
 
-  // The first bytes of a field in quotes, other than printable ASCII as in C.
+  // The first bytes of a field in quotes; bytes other than printable ASCII are escaped as in C.
   static std::string shown(const std::string& field) {
     static constexpr size_t kShownBytes = 40;
     static constexpr char kDigits[] = "0123456789abcdef";
@@ -219,7 +219,7 @@ class LineTransform final : private RowSink {
     }
   }
 
-  // Writes the ids of a column of lists from a slot of the row on, and their factors.
+  // Writes the ids of a list column, from a slot of the row on, and their factors.
   void look_up_lists(const RowBatch& batch, int l, int slot) {
     const auto c = static_cast<size_t>(columns_.count() + l);
     const StoredDictionary& dictionary = file_.dictionaries()[c];
@@ -249,7 +249,7 @@ class LineTransform final : private RowSink {
     }
   }
 
-  // 0, or a normal number far from the limits: see float16_bits.
+  // half: 0 or a normal number far from the limits; see float16_bits.
   static float float_of_bits(uint16_t half) {
     if (half == 0) return 0;
     const uint32_t bits = (uint32_t{half} + ((127 - 15) << 10)) << 13;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is returned to the system at once, and complete file writes.
+// Memory that is returned to the system immediately, and complete file writes.
 
 #pragma once
 
@@ -23,16 +23,16 @@ inline std::runtime_error system_error(const std::string& what) {
   return std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-// Zeroed pages from the operating system. malloc would keep freed tables in its arenas, which would
-// break a memory limit that counts them as free.
+// Zeroed pages from the operating system. malloc would keep freed tables in its arenas, but the
+// memory limit counts them as free.
 template <typename T>
 class Pages {
  public:
   enum Touch { kNow, kOnUse };
 
   Pages() = default;
-  // kNow maps the memory at once: tables are read before they are written, so each page would be
-  // mapped twice otherwise, which interrupts all threads.
+  // kNow maps the memory immediately. Tables are read before they are written, so each page would
+  // otherwise be mapped twice, which interrupts all threads.
   explicit Pages(size_t count, Touch touch = kNow) : count_(count) {
     if (count == 0) return;
     void* data = allocate(bytes());

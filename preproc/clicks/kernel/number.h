@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decimal numbers: the nearest float64 of a text, and the nearest float32 of a logarithm.
+// Decimal numbers: the float64 nearest to a text, and the float32 nearest to a logarithm.
 
 #pragma once
 
@@ -16,17 +16,17 @@ namespace clicks {
 
 constexpr uint32_t kMaxNumberBytes = 64;
 
-// Numbers from here on are nearer to infinity than to a float32.
+// Numbers from here on round to infinity in float32.
 constexpr double kFloat32End = 0x1.ffffffp127;
 
-// The locale of numbers with a point.
+// The locale whose numbers have a decimal point.
 inline locale_t c_locale() {
   static const locale_t locale = newlocale(LC_ALL_MASK, "C", nullptr);
   return locale;
 }
 
-// Reads -?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?, at most 64 bytes; returns whether it
-// is one within float32. -0 is 0.
+// Reads -?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})? of at most 64 bytes; returns whether
+// it is valid and within float32. -0 is read as 0.
 inline bool parse_number(const uint8_t* field, uint32_t length, double& value) {
   if (length > kMaxNumberBytes) return false;
   const uint8_t* at = field;
@@ -90,7 +90,7 @@ using Wide = long double;
 using Wide = __float128;
 #endif
 
-// e^x to some 110 bits, by its series around 0; slow.
+// e^x to about 110 bits, by its series around 0; slow.
 inline Wide exponential(double x) {
   const Wide log_2 =
       Wide{0x1.62e42fefa39efp-1} + Wide{0x1.abc9e3b39803fp-56} + Wide{0x1.7b57a079a1934p-111};
@@ -125,7 +125,7 @@ struct NumberRule {
   // The float32 nearest to the logarithm.
   static float log_of(double shifted) {
     const double log = std::log(shifted);
-    // Libraries differ in the last bits; where these decide, the middle between two float32 does.
+    // Libraries differ in the last bits. If these matter, compare with the midpoint of two float32.
     const double margin = std::ldexp(std::fabs(log), -50);
     const float below = static_cast<float>(log - margin), above = static_cast<float>(log + margin);
     if (below == above) return below;

@@ -22,7 +22,7 @@ inline uint16_t float16_bits(float value) {
   return static_cast<uint16_t>((bits >> 13) - ((127 - 15) << 10));
 }
 
-// The two roundings belong to the format: float64 to float32, then float32 to float16.
+// The format requires two roundings: float64 to float32, then float32 to float16.
 class NumericalTransform {
  public:
   explicit NumericalTransform(const RowHeader& rule)

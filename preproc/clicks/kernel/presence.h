@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bits that tell which columns of the rows of a batch are not empty.
+// Bits that mark which columns are not empty in each row of a batch.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace clicks {
 
 constexpr int kBatchRows = 512;  // fields, values and hash slots of a batch stay in the L2 cache
 
-// Bits that tell which columns of each row are not empty.
+// Bits that mark which columns of each row are not empty.
 struct Presence {
   static constexpr size_t kWords = kMaxColumns / 64;
   uint64_t words[kWords][kBatchRows] = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields in quotes, a subset of RFC 4180 in which a row ends at every line feed, or between
-// delimiters of two bytes.
+// Quoted fields, in a subset of RFC 4180 in which every line feed ends a row, and fields separated
+// by a delimiter of two bytes.
 
 #pragma once
 
@@ -20,7 +20,7 @@ inline bool is_delimiter(const uint8_t* at, const uint8_t* end, const RowFormat&
 }
 
 // Returns the end of the field that begins at `at`: its delimiter, or the row's end. Null if it
-// begins with a quote and none that closes it stands before a delimiter or that end.
+// begins with a quote that is not closed right before a delimiter or the row's end.
 inline const uint8_t* end_of_field(const uint8_t* at, const uint8_t* end, const RowFormat& format) {
   const auto find = [&](uint32_t byte) {
     const void* const found = memchr(at, static_cast<int>(byte), static_cast<size_t>(end - at));
@@ -41,7 +41,7 @@ inline const uint8_t* end_of_field(const uint8_t* at, const uint8_t* end, const 
   return nullptr;
 }
 
-// Splits rows as `split_rows` does, of a text with quotes or of a delimiter of two bytes.
+// Like `split_rows`, for text with quotes or with a delimiter of two bytes.
 inline uint32_t split_quoted_rows(const uint8_t* text, uint32_t size, const RowFormat& format,
                                   uint64_t& line, FieldEnds& fields,
                                   std::vector<RejectedRow>& rejected) {

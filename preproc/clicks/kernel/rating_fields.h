@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of ratings: ids, ratings, and times in any of the forms that they have in the world.
+// Fields of ratings: ids, ratings, and times in any form that occurs in practice.
 //
-// The definition is preproc/clicks/schema/grammar.py and moment.py beside it.
+// The definition is preproc/clicks/schema/rating_fields.py.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace clicks {
 
-// The values of a row. The bytes of ids are those of the text, or of a batch's unquoted fields.
+// The values of a row. Ids point into the text, or into a batch's unquoted fields.
 struct Rating {
   const uint8_t* id[2];  // of user and item
   uint32_t length[2];
@@ -29,13 +29,13 @@ struct Rating {
 constexpr uint32_t kMaxIdCharacters = 128;
 constexpr double kRatingEnd = 1000;
 
-// Whether a field is 0 or up to 18 digits of which the first is not 0.
+// Whether a field is 0, or up to 18 digits that do not begin with 0.
 inline bool is_digits(const uint8_t* field, uint32_t length) {
   if (length < 1 || length > 18 || (length > 1 && *field == '0')) return false;
   return std::all_of(field, field + length, [](uint8_t b) { return b >= '0' && b <= '9'; });
 }
 
-// Whether a field is text without control characters, those from U+0080 to U+009F included.
+// Whether a field is text without control characters, including those from U+0080 to U+009F.
 inline bool is_printable_text(const uint8_t* field, uint32_t length) {
   bool is_ascii = true;
   for (uint32_t i = 0; i < length; ++i) {
@@ -62,7 +62,7 @@ inline bool is_id(const uint8_t* field, uint32_t length, uint8_t type) {
   return type == kName || std::none_of(field, field + length, ends_token);
 }
 
-// Integers that are ordered as the floats are.
+// An integer that sorts like the float.
 inline int64_t order_key(double time) {
   time += 0.0;  // no negative zero
   int64_t bits;
@@ -119,7 +119,7 @@ inline bool parse_exponent_moment(const uint8_t* field, uint32_t length, Moment&
   double seconds;
   char text[32];
   if (!parse_number(field, length, seconds) || std::fabs(seconds) >= 1e20) return false;
-  // Whole floats have the digits of the whole number.
+  // Whole floats get only the digits of the whole number.
   const int decimals = std::trunc(seconds) == seconds ? 0 : 6;
   const locale_t other = uselocale(c_locale());
   const int written = snprintf(text, sizeof(text), "%.*f", decimals, seconds);
@@ -128,8 +128,8 @@ inline bool parse_exponent_moment(const uint8_t* field, uint32_t length, Moment&
                             moment);
 }
 
-// Reads DD.MM.YYYY or YYYY-MM-DD, then perhaps one character, HH(:?MM(:?SS([.,][0-9]+)?)?)? and a
-// zone ` ?(Z|[+-]HH(:?MM(:?SS)?)?)`, then perhaps " UTC"; UTC without a zone.
+// Reads DD.MM.YYYY or YYYY-MM-DD, optionally one character, HH(:?MM(:?SS([.,][0-9]+)?)?)? and a
+// zone ` ?(Z|[+-]HH(:?MM(:?SS)?)?)`, and optionally " UTC"; without a zone the time is UTC.
 inline bool parse_date_moment(const uint8_t* field, uint32_t length, Moment& moment) {
   TimeReader reader(field, length);
   CivilTime time;
@@ -187,7 +187,7 @@ inline bool parse_date_moment(const uint8_t* field, uint32_t length, Moment& mom
   return true;
 }
 
-// Reads YYYYMMDD(HHMM(SS)?)? as a date; no other number is one.
+// Reads YYYYMMDD(HHMM(SS)?)? as a date; refuses other numbers.
 inline bool parse_date_of_digits(const uint8_t* field, uint32_t length, Moment& moment) {
   TimeReader reader(field, length);
   if (static_cast<uint32_t>(reader.digits()) != length) {
@@ -206,8 +206,8 @@ inline bool parse_date_of_digits(const uint8_t* field, uint32_t length, Moment& 
   return true;
 }
 
-// Reads a time of ratings: a format of `parse_time` gives keys of seconds, the others are "any" of
-// whole seconds, "any_real" of keys, and "any_digits", whose numbers are dates.
+// Reads a time of ratings. The formats of `parse_time` give keys of seconds. Of the others, "any"
+// gives whole seconds, "any_real" gives keys, and "any_digits" reads numbers as dates.
 inline bool read_moment(const uint8_t* field, uint32_t length, const TimeRule& rule,
                         int64_t& time) {
   if (std::strncmp(rule.format, "any", 3) != 0) {

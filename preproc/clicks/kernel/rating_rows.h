@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of ratings as columns, for Python to take from time to time.
+// The rows of ratings as columns, which Python takes from time to time.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace clicks {
 
-// Texts, each once, and the number of each row's.
+// Distinct texts, and the number of each row's text.
 class NumberedTexts {
  public:
   void add(const uint8_t* text, uint32_t length) {
@@ -76,7 +76,7 @@ struct RatingCounts {
   uint64_t lines;
 };
 
-// Memory for what was counted.
+// Memory for the rows that were counted.
 struct RatingColumns {
   int32_t* numbers[2];  // of users and items
   int32_t* ends[2];
@@ -111,7 +111,7 @@ class RatingRows final : public RowSink {
             rejected_.size(),
             0};
   }
-  // Gives away all rows so far.
+  // Moves all rows so far to `columns`.
   void take(const RatingColumns& columns) {
     for (int i = 0; i < 2; ++i) {
       copy(ids_[i].numbers(), columns.numbers[i]);

@@ -18,10 +18,10 @@
 
 namespace clicks {
 
-// Maps a category to its id, 0 for every category that is not in the dictionary.
+// Maps a category to its id; 0 if the category is not in the dictionary.
 //
-// A hash table of buckets of a cache line: nearly every answer takes one bucket, whose categories
-// are compared at once, so that no branch depends on the category.
+// A hash table whose buckets are cache lines. Nearly every lookup takes one bucket, whose
+// categories are compared all at once, so that no branch depends on the category.
 class Dictionary {
  public:
   // categories: in id order; the first has id 1.
@@ -37,7 +37,7 @@ class Dictionary {
     }
   }
 
-  // Half full: one bucket of fifty is full and sends its other categories to the next one.
+  // Half full: one bucket in fifty is full, and its other categories are in the next one.
   static size_t buckets_for(size_t count) { return count / (kBucketSize / 2) + 1; }
 
   CLICKS_INLINE size_t bucket_of_key(uint32_t key) const {
@@ -64,7 +64,7 @@ class Dictionary {
 
     bool is_full() const { return ids[kBucketSize - 1] != 0; }
 
-    // Category 0 may be compared equal to free slots too, but its own slot comes before them.
+    // Category 0 also equals free slots, but its own slot comes before them.
     CLICKS_INLINE uint32_t find(uint32_t category) const {
 #ifdef CLICKS_X86
       const __m128i wanted = _mm_set1_epi32(static_cast<int>(category));
@@ -89,8 +89,8 @@ class Dictionary {
   Pages<Bucket> buckets_;
 };
 
-// Maps a wide key to its id, 0 for every key that is not in the dictionary. Long keys stay where
-// they are, in the mapped files.
+// Maps a wide key to its id; 0 if the key is not in the dictionary. Long keys stay in the mapped
+// files.
 class WideDictionary {
  public:
   WideDictionary(const WideKeys& keys, size_t count) {
@@ -126,7 +126,7 @@ struct ColumnDictionary {
   std::unique_ptr<const WideDictionary> wide;
 };
 
-// Rows [first_row, first_row + rows) of the text, written to these files from row out_row.
+// Rows [first_row, first_row + rows) of the text, written to these files from row out_row on.
 struct EncodeTarget {
   uint64_t first_row;
   uint64_t rows;
@@ -138,8 +138,8 @@ struct EncodeTarget {
   int32_t group_fd;    // -1: not written
   int32_t categorical_fds[kMaxColumns];
   uint8_t id_bytes[kMaxColumns];  // 1, 2 or 4
-  // Of lists: files of int32 ids, of uint32 lengths of the rows' lists, and of float32 weights or
-  // -1. They are written from their ends on.
+  // For each list column: files of int32 ids, of uint32 lengths of the rows' lists, and of float32
+  // weights or -1. They are appended to.
   int32_t list_fds[kMaxColumns][3];
   uint32_t split;  // where the format splits rows: the only one of its rows
 };
@@ -150,7 +150,7 @@ class EncodingSink : public RowSink {
   void rejected(const RejectedRow&, const uint8_t*) override {}
   // Writes buffered rows; nothing may follow.
   virtual void finish() = 0;
-  // Rows of the text so far.
+  // Number of rows of the text so far.
   virtual uint64_t seen() const = 0;
 };
 
@@ -211,7 +211,7 @@ class RowEncoder final : public EncodingSink {
   static constexpr int kBufferRows = 16 * kBatchRows;
   static constexpr size_t kBufferElements = size_t{1} << 12;
 
-  // Lists that are not written yet.
+  // Lists that are yet to be written.
   struct ListBuffer {
     std::vector<int32_t> ids;
     std::vector<uint32_t> lengths;

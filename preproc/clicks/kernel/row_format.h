@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of a raw row, and the reasons to reject one.
+// Fields of a raw row, and the reasons to reject a row.
 
 #pragma once
 
@@ -65,7 +65,7 @@ struct ListRule {
 constexpr int kNumSplits = 3;  // training, validation, test
 constexpr uint32_t kNoField = ~uint32_t{0};
 
-// How each row is given to a split: by its value, a time or a hash of 63 bits.
+// How each row is assigned to a split: by its value, a time or a hash of 63 bits.
 struct SplitRule {
   enum Kind : uint32_t { kNone, kByTime, kAtRandom };
 
@@ -78,28 +78,28 @@ struct SplitRule {
   int split_of(uint64_t value) const { return (value >= cuts[0]) + (value >= cuts[1]); }
 };
 
-// A field of a row; preproc/clicks/kernel/packed_format.py writes it. Positions count the bytes of
-// all texts before; a text is a byte with its length, then its bytes.
+// A field of a row, written by preproc/clicks/kernel/packed_format.py. Positions are byte offsets
+// in the texts of all fields; a text is a byte with its length, then its bytes.
 struct Field {
   uint8_t role;
   uint8_t column;  // its number among the features of its role
   uint8_t type;
   uint8_t bin_column;  // of a number with bins: that of their categories
-  // Texts that mean that it is missing, besides nothing at all: their number, then each. Of a label
-  // the positive ones, then the negative ones.
+  // Texts that stand for a missing value, besides an empty field: their number, then each. For a
+  // label, the positive texts, then the negative ones.
   uint32_t texts_at;
-  uint64_t buckets;  // that a category is hashed to; 0: it is kept as it is
+  uint64_t buckets;  // that a category is hashed to; 0: it is kept unhashed
   NumberRule number;
   ListRule list;
   TimeRule time;
   uint32_t name_at;
   uint32_t bins_at;  // of a number with bins: each edge is a text, a float64; 0 without
-  // 1 before the edges of its bins are found: then the categories of `bin_column` are the numbers
-  // themselves, as the bits of float64, for a scan to count.
+  // 1 before the edges of its bins are found: the categories of `bin_column` are then the numbers
+  // themselves, as float64 bits, which a scan counts.
   uint32_t lacks_edges;
 
   bool has_categories() const { return role == kCategoricalRole || role == kListRole; }
-  // Whether its categories are texts or integers as they are, not numbers of 32 bits.
+  // Whether its categories are texts or 64-bit integers rather than 32-bit numbers.
   bool has_wide_keys() const { return has_categories() && type != kHexadecimal && buckets == 0; }
 };
 
@@ -110,7 +110,7 @@ constexpr uint32_t kMaxListLength = 10000;
 constexpr uint32_t kMaxFields = 1000;
 constexpr uint8_t kEscape = '\\';  // of the cells of a table
 
-// What all fields of a row have in common; `num_fields` Fields and all texts follow.
+// What the fields of a row share; `num_fields` Fields and all texts follow.
 struct RowHeader {
   uint64_t modulus;  // of the categories in the text; 0 keeps them
   int64_t minimum;   // of integers: smaller ones are raised to it, then the offset is added
@@ -121,11 +121,11 @@ struct RowHeader {
   uint32_t text_bytes;
   uint8_t delimiter;
   uint8_t quote;                  // 0: a quote is any character; of a table the escape
-  uint8_t has_header;             // the first line of a file is none of the rows
-  uint8_t other_is_negative;      // a label that is none of the positive texts
+  uint8_t has_header;             // the first line of a file is a header
+  uint8_t other_is_negative;      // a label other than the positive texts is negative
   uint8_t bins_numerical;         // the bins of numbers are categories too
   uint8_t missing_is_zero_after;  // a missing integer is 0.0, not the transform of 0
-  uint8_t counts_train;           // categories are counted in training rows alone
+  uint8_t counts_train;           // categories are counted only in training rows
   uint8_t is_table;               // cells of a table: see `unescape`
   uint8_t delimiter_end;          // a second byte of the delimiter, as of "::"; 0: it has one
   uint8_t is_json;                // rows are objects: see json_rows.h
@@ -146,7 +146,7 @@ struct RowFormat : RowHeader {
   bool is_criteo = false;  // the fields of a Criteo log, in their order
   bool has_label = true;   // of a Criteo log; a row without has an empty one before its first byte
 
-  // Reads a packed format; throws if its fields do not go together.
+  // Reads a packed format; throws if its fields contradict each other.
   RowFormat(const void* packed, uint64_t bytes) {
     const auto* at = static_cast<const char*>(packed);
     if (bytes < sizeof(RowHeader)) throw damaged();
@@ -185,10 +185,10 @@ struct RowFormat : RowHeader {
     return std::any_of(fields.begin(), fields.end(),
                        [](const Field& field) { return field.role == kUserRole; });
   }
-  // Number of the first field that a row has.
+  // Index of the first field that a row has.
   uint32_t first_field() const { return has_label ? 0 : 1; }
 
-  // The features of a row alone, as cells of a table.
+  // Only the features of a row, as cells of a table.
   RowFormat of_features() const {
     RowFormat format = *this;
     if (is_criteo) return format;
@@ -206,13 +206,13 @@ struct RowFormat : RowHeader {
     return format;
   }
 
-  // Whether rows can be scanned alone: bins of a number have no edges yet.
+  // Whether rows can only be scanned because the bins of a number have no edges yet.
   bool lacks_edges() const {
     return std::any_of(fields.begin(), fields.end(),
                        [](const Field& field) { return field.lacks_edges != 0; });
   }
 
-  // Transforms of the numerical features that are decimal numbers, each with its column.
+  // Transforms of the decimal numerical features, each with its column.
   std::vector<std::pair<size_t, NumberRule>> decimal_rules() const {
     std::vector<std::pair<size_t, NumberRule>> rules;
     for (const Field& field : fields) {
@@ -224,10 +224,10 @@ struct RowFormat : RowHeader {
   }
 
  private:
-  // Refuses what the rest of the kernel does not check, and counts the features.
+  // Checks what the rest of the kernel relies on, and counts the features.
   void check() {
     const auto is_int32 = [](int64_t x) { return x >= INT32_MIN && x <= INT32_MAX; };
-    // Their sum is what a logarithm is taken of.
+    // The logarithm's argument is at least their sum.
     if (!is_int32(minimum) || !is_int32(offset) || minimum + offset < 1) throw damaged();
     const auto is_field = [&](uint32_t f) { return f == kNoField || f < num_fields; };
     if (split.kind > SplitRule::kAtRandom || !is_field(split.field) || !is_field(group_field)) {
@@ -261,7 +261,7 @@ struct RowFormat : RowHeader {
         ++num_categorical;
       }
     }
-    // Numbers of columns have no gap and no twin.
+    // Column numbers must have no gaps and no duplicates.
     const uint32_t counts[] = {num_categorical, num_numerical, num_lists};
     for (int role = 0; role < 3; ++role) {
       if (counts[role] > kMaxColumns || (~used[role] << (kMaxColumns - counts[role])).any()) {
@@ -286,7 +286,7 @@ struct RowFormat : RowHeader {
     }
   }
 
-  // Returns the position after a text, or after texts and their number.
+  // Return the position after a text, and after a group of texts.
   size_t skip_text(size_t at) const {
     if (at >= texts.size()) throw damaged();
     const size_t end = at + 1 + static_cast<uint8_t>(texts[at]);
@@ -300,7 +300,7 @@ struct RowFormat : RowHeader {
     return at;
   }
 
-  // Rows of a Criteo log have a parser of their own, which takes the label for the first field.
+  // Rows of a Criteo log have a separate parser, which expects the label as the first field.
   void find_criteo() {
     static constexpr char kLabelTexts[] = {1, 1, '1', 1, 1, '0'};  // and no other
     const bool has = fields[0].role == kLabelRole;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parses text to columns of numbers, by the row grammar of preproc/clicks/schema/grammar.py.
 //
-// Rows of Criteo's log have a path of their own, with the numbers of their fields known to the
-// compiler; those of a schema take the other one, field by field.
+// Rows of Criteo's log take a separate path in which the compiler knows the number of fields; rows
+// of a schema take a general path, field by field.
 //
 // A batch of rows takes two steps. `split_rows` finds the ends of all fields with 64-byte masks and
-// rejects rows of a wrong number of fields. `parse_rows` then converts the fields to numbers, 8
+// rejects rows with a wrong number of fields. `parse_rows` then converts the fields to numbers, 8
 // bytes at a time, without a branch per character. It only marks the other rejected rows;
 // `wrong_field` parses them again, slowly, to find the reason.
 
@@ -40,10 +40,10 @@ struct RejectedRow {
 struct ListElements {
   std::vector<uint32_t> narrow;  // or, of a column of wide keys, these
   std::vector<WideKey> wide;
-  std::vector<float> weights;  // none where the rule has none
+  std::vector<float> weights;  // empty if the rule has none
 
   size_t size() const { return std::max(narrow.size(), wide.size()); }
-  void clear() {  // and keeps the memory for the next batch
+  void clear() {  // keeps the memory for the next batch
     narrow.clear();
     wide.clear();
     weights.clear();
@@ -57,7 +57,7 @@ struct ListColumn {
   uint32_t end[kBatchRows];
 };
 
-// Rows of a format, with room for kBatchRows.
+// A batch of rows of a format, with room for kBatchRows.
 struct RowBatch {
   int rows = 0;
   uint8_t label[kBatchRows] = {};
@@ -89,7 +89,7 @@ struct RowBatch {
     for (size_t l = 0; l < lists.size(); ++l) lists[l].elements = &elements[l];
   }
 
-  // Copies row `from` of a batch, which may be this one, to row `to`.
+  // Copies row `from` of a batch, which may be this one, to row `to` of this batch.
   void copy_row(const RowBatch& source, int from, int to) {
     label[to] = source.label[from];
     numerical_present.copy(source.numerical_present, from, to);
@@ -117,7 +117,7 @@ struct RowBatch {
   }
 };
 
-// Offsets of the fields in those rows of a batch that have the right number of fields.
+// Ends of the fields in the rows of a batch that have the right number of fields.
 struct FieldEnds {
   int rows = 0;
   uint32_t start[kBatchRows];
@@ -125,7 +125,7 @@ struct FieldEnds {
   uint32_t* ends;  // [size_of_ends()]
 };
 
-// Longer than needed: the ends in a chunk of 64 bytes are appended without a check of the size.
+// Larger than needed, because the ends in a chunk of 64 bytes are appended without a size check.
 constexpr size_t size_of_ends(size_t num_fields) {
   return kBatchRows * num_fields + num_fields + 2 * 64;
 }
@@ -135,7 +135,7 @@ struct ChunkMasks {
   uint64_t line_feeds;
 };
 
-// Four fields at a time; compilers make this AVX2, SSE2 or NEON, as the target allows.
+// Four fields at a time; compilers turn this into AVX2, SSE2 or NEON, depending on the target.
 typedef uint64_t Fields4 __attribute__((vector_size(32)));
 constexpr int kHexGroups = (kCategoricals + 3) / 4;
 
@@ -157,7 +157,7 @@ struct PortableSteps {
 #else
     for (int i = 0; i < 8; ++i) {
       const auto equal = [&](uint8_t byte) {
-        // High bit of each byte that is zero after the exclusive or, moved into 8 adjacent bits.
+        // The high bit of each byte that the exclusive or makes zero, moved into 8 adjacent bits.
         const uint64_t x = load64(p + 8 * i) ^ repeat(byte);
         const uint64_t zero = ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
         return ((zero >> 7) * 0x0102040810204080ull) >> 56;
@@ -264,7 +264,7 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
       if (out - row_ends == num_fields) {
         fields.start[fields.rows] = start;
         fields.line[fields.rows++] = static_cast<uint32_t>(line - first_line);
-        // A row of one field may be empty: nothing of the line before belongs to it.
+        // A row of one field may be empty; then the byte before belongs to the previous line.
         row_ends[num_fields - 1] -= end > start && text[end - 1] == '\r';
         row_ends = out;
       } else {
@@ -280,14 +280,14 @@ CLICKS_INLINE uint32_t split_rows(const uint8_t* text, uint32_t size, const RowF
       if (fields.rows == kBatchRows) return start;
     }
     out = Steps::append_positions(masks.delimiters, chunk, out);
-    // A row of more fields is rejected whatever follows, so further ends are dropped.
+    // A row with too many fields is rejected anyway, so further ends are dropped.
     if (out - row_ends > num_fields) out = row_ends + num_fields;
   }
   return start;
 }
 
-// Reads a list; returns the reason if it is none, else kNumReasons. Blanks around an element or a
-// weight do not count. elements: may be null.
+// Reads a list; returns the reason to reject it, else kNumReasons. Blanks around an element or a
+// weight are ignored. elements: may be null.
 inline RejectReason read_list(const uint8_t* field, uint32_t length, const Field& declared,
                               ListElements* elements) {
   const ListRule& rule = declared.list;
@@ -346,8 +346,8 @@ inline const uint8_t* text_of_field(const uint8_t* text, const FieldEnds& fields
   return field;
 }
 
-// Reads what a field of a parsed row says, however it is written: see `field_value` of
-// preproc/clicks/engines/row_values.py. Returns whether it says anything.
+// Reads the value of a field of a parsed row, independent of its spelling: see `field_value` of
+// preproc/clicks/engines/row_values.py. Returns false if the value is missing.
 CLICKS_INLINE bool read_value(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
                               uint32_t f, int r, RowBatch& batch, uint64_t& value) {
   const Field& declared = format.fields[f];
@@ -409,7 +409,7 @@ CLICKS_INLINE bool read_value(const uint8_t* text, const FieldEnds& fields, cons
   return true;
 }
 
-// Gives a row its group, and its split by a hash: of a field, or of all where that is missing.
+// Sets a row's group, and its split by the hash of a field, or of the row if the field is missing.
 CLICKS_APART void hash_row(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
                            int r, RowBatch& batch) {
   uint64_t value = 0;
@@ -457,7 +457,7 @@ CLICKS_APART bool read_apart(const uint8_t* field, uint32_t length, const RowFor
   return true;
 }
 
-// Parses rows of any format; see `parse_rows`. kWords: of the bits of a row's columns.
+// Parses rows of any format; see `parse_rows`. kWords: words for the bits of a row's columns.
 template <size_t kWords>
 CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fields,
                                         const RowFormat& format, RowBatch& batch,
@@ -550,7 +550,7 @@ CLICKS_INLINE bool parse_rows_of_schema(const uint8_t* text, const FieldEnds& fi
   return all_valid;
 }
 
-// Parses the rows of `fields`; marks rejected rows with 1 and returns false if there are any.
+// Parses the rows of `fields`; marks rejected rows with 1, and returns false if there are any.
 template <typename Steps>
 CLICKS_INLINE bool parse_rows(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
                               RowBatch& batch, uint8_t* rejected) {
@@ -587,7 +587,7 @@ struct WrongField {
   uint32_t field;
 };
 
-// Returns why a field without quotes is none of its column, else kNumReasons.
+// Returns why a field without quotes is not valid in its column, else kNumReasons.
 inline RejectReason reject_reason(const uint8_t* field, uint32_t length, const RowFormat& format,
                                   uint32_t f) {
   const Field& declared = format.fields[f];
@@ -624,7 +624,7 @@ inline RejectReason reject_reason(const uint8_t* field, uint32_t length, const R
   return std::any_of(field, field + length, is_not_printable) ? kEncoding : reason;
 }
 
-// Returns the leftmost field that is not valid in a row of all fields.
+// Returns the leftmost invalid field of a row that has all fields.
 inline WrongField wrong_field(const uint8_t* text, uint32_t start, const uint32_t* ends,
                               const RowFormat& format) {
   KeyArena unquoted;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of the row parser with AVX-512: 64 bytes of text, or eight fields, at a time.
 //
-// A field is loaded into 8 bytes and shifted there, so that its last character is the last byte and
-// '0' stands before its first. A table or a subtraction turns characters into digits, and the
-// instructions for dot products add up pairs of digits.
+// A field is loaded into 8 bytes and shifted, so that its last character is the last byte and the
+// bytes before its first are '0'. A table or a subtraction turns characters into digits, and the
+// dot product instructions combine pairs of digits.
 
 #pragma once
 
 #include "row_parser.h"
 
-// CLICKS_WITHOUT_AVX512 leaves it out, so that tests run the AVX2 code on a processor with both.
+// CLICKS_WITHOUT_AVX512 leaves this out, so that tests run the AVX2 code on a processor with both.
 #if defined(CLICKS_X86) && !defined(CLICKS_WITHOUT_AVX512)
 #define CLICKS_HAS_AVX512 1
 #define CLICKS_AVX512 \
   __attribute__((     \
       target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,bmi,bmi2,lzcnt,popcnt")))
 
-// GCC 12 takes the results of some AVX-512 intrinsics for uninitialised.
+// GCC 12 mistakes the results of some AVX-512 intrinsics for uninitialised values.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -37,7 +37,7 @@ constexpr ByteTable make_byte_numbers() {
   return table;
 }
 
-// Value of each hexadecimal digit; 0x80 of every other character below 0x80.
+// The value of each hexadecimal digit; 0x80 for every other character below 0x80.
 constexpr ByteTable make_hex_digits() {
   ByteTable table{};
   for (int i = 0; i < 128; ++i) table.bytes[i] = 0x80;
@@ -77,7 +77,7 @@ struct Avx512Steps {
     return {tabs | feeds, feeds};
   }
 
-  // Writes whole vectors: up to 32 elements more than there are bits.
+  // Writes whole vectors, so up to 32 elements more than there are bits.
   CLICKS_AVX512 static inline uint32_t* append_positions(uint64_t bits, uint32_t base,
                                                          uint32_t* out) {
     const __m512i numbers = _mm512_load_si512(kByteNumbers.bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads text in blocks of any size and parses it to batches of rows.
+// Reads text in blocks of any size and parses it into batches of rows.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace clicks {
 
-// A longer line is no Criteo row (393 bytes at most), and buffers must stay bounded.
+// A longer line cannot be a Criteo row (at most 393 bytes), and buffers must stay bounded.
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
 constexpr size_t kReadBytes = size_t{128} << 10;
 
@@ -48,7 +48,7 @@ struct LineTooLong : std::runtime_error {
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // Returns false to end the reading. What is changed in the batch is lost.
+  // Returns false to stop reading. Changes to the batch are lost.
   virtual bool rows(RowBatch& batch) = 0;
   virtual void rejected(const RejectedRow& row, const uint8_t* text) = 0;
 };
@@ -100,7 +100,7 @@ class RowStream {
     parse(filled_);
   }
 
-  // Drops what was read, to begin with another text, which is no file.
+  // Drops what was read and begins another text, which is not a file.
   void restart() {
     begins_file_ = false;
     filled_ = 0;
@@ -172,14 +172,14 @@ class RowStream {
     return split_text(text, size, format_, lines_, fields_[0], rejected_);
   }
 
-  // Returns the bytes of the mark that some programs write before a text of UTF-8.
+  // Returns the length of the byte order mark that some programs write before UTF-8 text.
   static size_t mark_of_utf8(const uint8_t* text, size_t size) {
     static constexpr char kMark[] = "\xef\xbb\xbf";
     constexpr size_t kBytes = sizeof(kMark) - 1;
     return size > kBytes && std::memcmp(text, kMark, kBytes) == 0 ? kBytes : 0;
   }
 
-  // cells: what the ends of the fields are of.
+  // cells: the bytes that the ends of the fields refer to.
   void drop_rejected_rows(const uint8_t* cells, uint64_t first_line) {
     const FieldEnds& fields = fields_[0];
     int kept = 0;
@@ -202,7 +202,7 @@ class RowStream {
   }
 
   void report_rejected(const uint8_t* text, size_t at) {
-    // In line order: rows of a wrong number of fields were rejected before the others.
+    // Restore line order: rows with a wrong number of fields were rejected before the others.
     std::sort(rejected_.begin(), rejected_.end(),
               [](const RejectedRow& a, const RejectedRow& b) { return a.offset < b.offset; });
     for (RejectedRow row : rejected_) {
@@ -218,7 +218,7 @@ class RowStream {
   uint64_t offset_;
   RowFormat format_;
   bool begins_file_;  // the next line is the first one of a file
-  bool is_header_;    // and none of the rows
+  bool is_header_;    // and is a header
   const Kernels& kernels_ = kernels();
   Pages<uint8_t> buffer_;
   Pages<uint32_t> ends_;

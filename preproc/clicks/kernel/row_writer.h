@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes cells of a table, columns of Arrow's texts, as rows of the text that the parser reads: the
-// bytes of `write_cells` of preproc/files/raw/tables.py.
+// Writes cells of a table (columns of Arrow strings) as rows of text for the parser; same bytes as
+// `write_cells` of preproc/files/raw/tables.py.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace clicks {
 
-// A column of texts as Arrow has it. Text t lies between ends t and t + 1 of `text`.
+// A column of texts in Arrow's form. Text t lies between ends t and t + 1 of `text`.
 struct CellColumn {
   const void* ends;  // of int32 or, if wide, int64
   const uint8_t* text;
@@ -49,7 +49,7 @@ struct CellColumn {
 
 constexpr uint64_t kShortCell = 32;  // bytes that are copied at once
 
-// Returns a number of bytes that the rows of a column, each cell with its delimiter, do not exceed.
+// Returns an upper bound on the bytes of a column's rows, each cell with its delimiter.
 inline uint64_t measure_cells(CellColumn& column, uint64_t rows) {
   if (column.texts == 0) return rows;
   const uint64_t begin = column.end(0), end = column.end(column.texts);
@@ -66,7 +66,7 @@ inline uint64_t measure_cells(CellColumn& column, uint64_t rows) {
       if (column.find(r, t)) bytes += column.end(t + 1) - column.end(t);
     }
   }
-  // An escape may stand before a cell, and before each of its bytes.
+  // There may be an escape before a cell, and before each of its bytes.
   return found != 0 ? 2 * (rows + bytes) : rows + bytes;
 }
 
@@ -79,7 +79,7 @@ CLICKS_INLINE uint8_t* write_cell(const CellColumn& column, uint64_t r, uint8_t*
     const std::string_view text(reinterpret_cast<const char*>(cell), size);
     if (needs_escapes(text)) return write_escaped(text, out);
   }
-  // Most cells are short, and a copy of a fixed size is the fastest.
+  // Most cells are short, and copies of a fixed size are fastest.
   if (size <= kShortCell && begin + kShortCell <= column.text_bytes) {
     std::memcpy(out, cell, kShortCell);
   } else if (size > 0) {
@@ -88,7 +88,7 @@ CLICKS_INLINE uint8_t* write_cell(const CellColumn& column, uint64_t r, uint8_t*
   return out + size;
 }
 
-// Writes rows of measured columns and returns their bytes; kShortCell more may be overwritten.
+// Writes rows of measured columns and returns their bytes; may overwrite kShortCell more bytes.
 inline uint64_t write_rows(const CellColumn* columns, uint64_t count, uint64_t rows,
                            uint8_t* text) {
   uint8_t* out = text;

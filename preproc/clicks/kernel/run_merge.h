@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges the sorted runs of one column into its dictionary, in bounded memory.
 //
-// Keys are divided into ranges that fit one hash table each. The counts of a range are summed over
-// all runs in the table, and only categories that reach the frequency limit are kept.
+// Keys are divided into ranges that each fit one hash table. The table sums the counts of a range
+// over all runs, and only categories that reach the frequency limit are kept.
 
 #pragma once
 
@@ -37,14 +37,14 @@ struct MergeResult {
   uint64_t needed_bytes;  // memory needed; above the budget, no dictionary was written
 };
 
-// The keys of a column that get an id, each with its count, as far as the memory holds them.
+// The keys of a column that get an id, with their counts, as far as they fit in memory.
 template <typename Kept>
 class KeptKeys {
  public:
   KeptKeys(const MergeRule& rule, uint64_t most)
       : rule_(rule), kept_(std::max<uint64_t>(most, 1), Pages<Kept>::kOnUse) {}
 
-  // Adds a key by all its occurrences; kept() returns it if they suffice.
+  // Adds a key with all its occurrences; calls kept() for the entry if they suffice.
   template <typename MakeKept>
   void add(uint64_t count, const MakeKept& kept) {
     ++num_distinct_;
@@ -53,7 +53,7 @@ class KeptKeys {
     ++num_kept_;
   }
 
-  // Calls write(key) in id order, at the end of some keys flush(), unless there are too many.
+  // Unless there are too many keys, calls write(key) in id order, and flush() after some keys each.
   template <typename Write, typename Flush>
   MergeResult finish(uint64_t table_bytes, const Write& write, const Flush& flush) {
     const uint64_t ids = rule_.ids(num_kept_);
@@ -101,7 +101,7 @@ class RunMerge {
     int width_log2 = 32;
     while (low < kKeys) {
       const uint64_t total = find_range_end(low + (uint64_t{1} << width_log2));
-      // Half full at most; a range of one key cannot be divided and needs one slot.
+      // At most half full; a range of one key cannot be divided and needs one slot.
       if (total > table_.size() / 2 && width_log2 > 0) {
         --width_log2;
         continue;
@@ -146,7 +146,7 @@ class RunMerge {
     return std::min(rest / sizeof(KeptCategory), total);
   }
 
-  // Sets ends_ to the first entry of each run from key `high`; returns the entries before them.
+  // Sets ends_ to the first entry of each run from key `high` on; returns the entries before them.
   uint64_t find_range_end(uint64_t high) {
     uint64_t total = 0;
     for (size_t i = 0; i < runs_.size(); ++i) {

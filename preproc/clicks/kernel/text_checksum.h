@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checksum of text that arrives in blocks of any size; tells whether a text is the same as
-// before.
+// A checksum of text that arrives in blocks of any size; detects whether a text has changed.
 
 #pragma once
 
@@ -11,8 +10,8 @@
 
 namespace clicks {
 
-// Four lanes take a word of 8 bytes each in turn. A step maps the words of a lane to its states one
-// to one, so no change of a single word can go unseen.
+// Four lanes take turns, each with a word of 8 bytes. A step maps words to states of a lane one to
+// one, so no change of a single word can go undetected.
 class TextChecksum {
  public:
   void add(const uint8_t* text, size_t size) {

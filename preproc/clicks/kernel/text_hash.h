@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hashes of texts, and what a text is.
+// Hashes of texts, and the check that bytes are text.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace clicks {
 
-// XXH64 with seed 0 (Collet, xxHash specification), which Python's xxhash has too.
+// XXH64 with seed 0 (Collet, xxHash specification), as in Python's xxhash.
 class TextHash {
  public:
   static uint64_t of(const uint8_t* text, uint32_t size) {
@@ -43,7 +43,7 @@ class TextHash {
                                           0x165667b19e3779f9, 0x85ebca77c2b2ae63,
                                           0x27d4eb2f165667c5};
 
-  // Words are little-endian, as all processors are for which this is built.
+  // Words are little-endian, like all processors that this is built for.
   template <typename Word>
   static uint64_t load(const uint8_t* text) {
     Word word;
@@ -59,7 +59,7 @@ class TextHash {
 // Whether all bytes of two words are printable ASCII.
 inline bool are_printable(uint64_t a, uint64_t b) {
   constexpr uint64_t kOnes = 0x0101010101010101ull;
-  const auto outside = [](uint64_t word) {  // 0x80 in a byte that is none
+  const auto outside = [](uint64_t word) {  // 0x80 in a byte that is not
     return word | (word - 0x20 * kOnes) | ((word & 0x7f * kOnes) + kOnes);
   };
   return ((outside(a) | outside(b)) & 0x80 * kOnes) == 0;

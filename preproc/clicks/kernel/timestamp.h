@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times: milliseconds since 1970 of a text, and what of them are features.
+// Times: parses texts to milliseconds since 1970, and derives features from them.
 
 #pragma once
 
@@ -12,8 +12,8 @@ namespace clicks {
 
 // How the times of a column are read.
 struct TimeRule {
-  // unix_s, unix_ms, unix_us, unix_ns, iso8601, or text with %Y %y %m %d %H %I %p %M %S; then
-  // zeros.
+  // unix_s, unix_ms, unix_us, unix_ns, iso8601, or text with %Y %y %m %d %H %I %p %M %S; padded
+  // with zeros.
   char format[32];
   int32_t zone_minutes;  // east of UTC, of times that do not say it and of the features
   uint32_t features;     // bit i: TimeFeature i is one
@@ -39,7 +39,7 @@ class TimeReader {
     ++at_;
     return true;
   }
-  // Takes exactly so many digits.
+  // Takes exactly this many digits.
   bool number(int digits, int64_t& value) {
     if (end_ - at_ < digits) return false;
     uint64_t number = 0;  // 19 digits fit
@@ -50,7 +50,7 @@ class TimeReader {
     value = static_cast<int64_t>(number);
     return true;
   }
-  // Takes a digit or two.
+  // Takes one or two digits.
   bool one_or_two(int64_t& value) { return number(std::clamp(digits(), 1, 2), value); }
   // Takes AM or PM in any case.
   bool half_of_day(bool& is_afternoon) {
@@ -69,7 +69,7 @@ class TimeReader {
     return static_cast<int>(std::find_if(at_, end_, [](uint8_t b) { return b < '0' || b > '9'; }) -
                             at_);
   }
-  // Takes digits; returns the first ones as a number, as if zeros followed.
+  // Takes digits; returns the first three as a number, padded with zeros.
   int64_t milliseconds() { return fraction(3); }
   int64_t fraction(int wanted) {
     const int count = digits();
@@ -87,7 +87,7 @@ class TimeReader {
 struct CivilTime {
   int64_t year = 1970, month = 1, day = 1, hour = 0, minute = 0, second = 0;
 
-  // Whether there is such a time; leap seconds are none.
+  // Whether the time exists; leap seconds are not valid.
   bool is_valid() const {
     static constexpr int kDays[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     if (year < 1 || month < 1 || month > 12 || hour > 23 || minute > 59 || second > 59)
@@ -107,7 +107,7 @@ struct CivilTime {
   static bool is_leap(int64_t y) { return y % 4 == 0 && (y % 100 != 0 || y % 400 == 0); }
 };
 
-// Reads [0-9]{1,19}(\.[0-9]*)? of a unit of which `per_second` make a second.
+// Reads [0-9]{1,19}(\.[0-9]*)? in a unit with `per_second` units per second.
 inline bool parse_unix_time(TimeReader reader, int64_t per_second, int64_t& milliseconds) {
   const int digits = reader.digits();
   int64_t value;
@@ -159,7 +159,7 @@ inline bool parse_iso_time(TimeReader reader, int64_t zone_minutes, int64_t& mil
   return true;
 }
 
-// Reads a time of a format with directives.
+// Reads a time in a format with directives.
 inline bool parse_formatted_time(TimeReader reader, const TimeRule& rule, int64_t& milliseconds) {
   CivilTime time;
   bool has_half = false, is_afternoon = false;
@@ -207,7 +207,7 @@ inline bool parse_formatted_time(TimeReader reader, const TimeRule& rule, int64_
   return true;
 }
 
-// Reads a time; returns whether it is one from 1970 to 2199.
+// Reads a time; returns whether it is valid and from 1970 to 2199.
 inline bool parse_time(const uint8_t* field, uint32_t length, const TimeRule& rule,
                        int64_t& milliseconds) {
   static constexpr struct {
@@ -231,10 +231,10 @@ inline bool parse_time(const uint8_t* field, uint32_t length, const TimeRule& ru
   return is_time && milliseconds >= 0 && milliseconds < kEndOfTimes;
 }
 
-// A feature of a time as a category: the hour, the weekday from Monday at 0, whether it is one of
-// Saturday and Sunday.
+// A feature of a time as a category: the hour, the weekday (0 is Monday), or whether it is Saturday
+// or Sunday.
 inline uint32_t time_feature(int64_t milliseconds, const TimeRule& rule, TimeFeature feature) {
-  // Zones are less than a day; a whole week keeps the sum positive, and 1970 began on a Thursday.
+  // Zones are less than a day, so adding a week keeps the sum positive. 1970 began on a Thursday.
   const int64_t local = milliseconds + int64_t{60000} * rule.zone_minutes + 7 * kDayMs;
   const auto weekday = static_cast<uint32_t>((local / kDayMs + 3) % 7);
   switch (feature) {

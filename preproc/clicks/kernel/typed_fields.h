@@ -21,7 +21,7 @@
 
 namespace clicks {
 
-// Reads a whole number of 64 bits, -?[0-9]{1,19}(.0+)?; returns whether it is one.
+// Reads a whole number of 64 bits, -?[0-9]{1,19}(.0+)?; returns whether it is valid.
 inline bool read_whole_number(const uint8_t* field, uint32_t length, int64_t& number) {
   const uint8_t* const end = field + length;
   const bool negative = length > 0 && *field == '-';
@@ -47,7 +47,7 @@ inline uint32_t without_zeros(const uint8_t* field, uint32_t length) {
   return static_cast<uint32_t>(std::find(field, field + length, '.') - field);
 }
 
-// Reads a time of any year in ISO 8601; one without a date is of 1970-01-01.
+// Reads an ISO 8601 time of any year; a time without a date is on 1970-01-01.
 inline bool read_time_of_any(const uint8_t* field, uint32_t length, int64_t& milliseconds) {
   if (length < 5) return false;
   if (field[2] != ':') return parse_iso_time({field, length}, 0, milliseconds);
@@ -57,9 +57,9 @@ inline bool read_time_of_any(const uint8_t* field, uint32_t length, int64_t& mil
   return parse_iso_time(reader, 0, milliseconds);
 }
 
-// Reads what a field of a column without a role says: a truth value, a number, a time or a text,
-// however a program writes it; see `_value_of_any` of preproc/clicks/engines/row_values.py. Returns
-// whether it says anything.
+// Reads the value of a field of a column without a role: a truth value, a number, a time or a text,
+// independent of its spelling; see `_value_of_any` of preproc/clicks/engines/row_values.py. Returns
+// false if the value is missing.
 inline bool value_of_any(const uint8_t* field, uint32_t length, uint64_t& value) {
   constexpr double kEndOfWhole = 9223372036854775808.0;
   const auto is_one_of = [&](std::string_view first, std::string_view second) {
@@ -91,7 +91,7 @@ inline bool value_of_any(const uint8_t* field, uint32_t length, uint64_t& value)
   return true;
 }
 
-// Reads a text or integer as a key; returns the reason if it is none, else kNumReasons.
+// Reads a text or integer as a key; returns the reason to reject it, else kNumReasons.
 CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, uint8_t type,
                                          WideKey& key) {
   if (type == kWholeNumber) {
@@ -120,7 +120,7 @@ CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, 
   return kNumReasons;
 }
 
-// Reads a category, as a key where the column has wide ones; returns as `read_wide_key`.
+// Reads a category, as a key if the column has wide keys; returns like `read_wide_key`.
 CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
                                          const Field& declared, uint32_t& category, WideKey& key) {
   const uint64_t buckets = declared.buckets;
@@ -142,8 +142,9 @@ CLICKS_INLINE RejectReason read_category(const uint8_t* field, uint32_t length,
   return kNumReasons;
 }
 
-// Restores a cell of a table. Its tabs, line ends and escapes are escaped where it has tabs or line
-// ends or begins with an escape, and one more escape stands before it; other cells are as they are.
+// Restores a cell of a table. A cell that has tabs or line ends, or begins with an escape, is
+// written as an escape, then the cell with its tabs, line ends and escapes escaped. Other cells are
+// unchanged.
 inline void unescape(const uint8_t*& field, uint32_t& length, KeyArena& unescaped) {
   uint8_t* const copy = unescaped.copy(field + 1, length - 1);
   uint8_t* out = copy;
@@ -187,7 +188,7 @@ inline void append_cell(std::string_view cell, std::string& text) {
   }
 }
 
-// Takes the quotes off a field that begins with one, and each second one of those in it.
+// Removes the quotes around a field that begins with one, and undoubles those inside it.
 inline void unquote(const uint8_t*& field, uint32_t& length, const RowFormat& format,
                     KeyArena& unquoted) {
   if (format.is_table) return unescape(field, length, unquoted);
@@ -216,7 +217,7 @@ CLICKS_INLINE bool is_one_of(const uint8_t* field, uint32_t length, const uint8_
   return is_one;
 }
 
-// Reads a label; returns whether it is one.
+// Reads a label; returns whether it is valid.
 CLICKS_INLINE bool read_label(const uint8_t* field, uint32_t length, const RowFormat& format,
                               const Field& declared, uint8_t& label) {
   const uint8_t* texts = format.texts_of(declared);
@@ -224,7 +225,7 @@ CLICKS_INLINE bool read_label(const uint8_t* field, uint32_t length, const RowFo
   return label || format.other_is_negative || is_one_of(field, length, texts);
 }
 
-// Takes the blanks off both ends of a text.
+// Removes the blanks at both ends of a text.
 inline void trim(const uint8_t*& begin, const uint8_t*& end) {
   const auto is_blank = [](uint8_t byte) { return byte == ' ' || byte == '\t'; };
   while (begin < end && is_blank(*begin)) ++begin;
@@ -242,7 +243,7 @@ CLICKS_INLINE bool is_missing(const uint8_t* field, uint32_t length, const RowFo
   return length == 0 || (*texts != 0 && is_one_of(field, length, texts));
 }
 
-// Sort keys of `shuffle_keys` of rules.py.
+// The sort key of a row, as `shuffle_keys` of rules.py.
 inline uint64_t shuffle_key(uint64_t seed, uint64_t row) {
   uint64_t z = seed + (row + 1) * 0x9e3779b97f4a7c15;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -250,7 +251,7 @@ inline uint64_t shuffle_key(uint64_t seed, uint64_t row) {
   return z ^ z >> 31;
 }
 
-// Writes the features of a time into `categories`; a missing one has none.
+// Writes the features of a time into `categories`; a missing time has no features.
 inline bool read_time(const uint8_t* field, uint32_t length, bool is_present, const TimeRule& rule,
                       int64_t& time, uint32_t* categories) {
   if (is_present && !parse_time(field, length, rule, time)) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of categories that are texts or 64-bit integers: hashes find them, whole keys decide.
+// Keys of categories that are texts or 64-bit integers: found by hash, then compared as a whole.
 
 #pragma once
 
@@ -13,21 +13,21 @@
 
 namespace clicks {
 
-// What the categories of a column are: numbers of 32 bits, 64-bit integers or texts.
+// Type of a column's categories: 32-bit numbers, 64-bit integers or texts.
 enum class KeyType : uint32_t { kNarrow, kInteger, kText };
 
-// The bytes of a text, or the eight of an integer. In a table `value` is a count or an id, and 0 in
-// a free slot.
+// The bytes of a text, or the eight bytes of an integer. In a table `value` is a count or an id; it
+// is 0 in a free slot.
 struct alignas(32) WideKey {
   static constexpr uint32_t kShort = 16;
 
   uint64_t hash;
   uint32_t length;
   uint32_t value;
-  // A key of up to 16 bytes, then zeros; of a longer one the first is its address.
+  // A key of up to 16 bytes, padded with zeros; for a longer key, the first word is its address.
   uint64_t words[2];
 
-  // The bytes must stay where they are.
+  // The key may refer to the bytes, so they must stay in place.
   static WideKey of(const uint8_t* bytes, uint32_t length) {
     WideKey key{TextHash::of(bytes, length), length, 0, {0, 0}};
     if (length <= kShort) {
@@ -70,14 +70,14 @@ bool WideKey::operator<(const WideKey& other) const {
   return is_text_before(data(), length, other.data(), other.length);
 }
 
-// The wide keys of a column in id order, in a dictionary's files: one after the other.
+// The wide keys of a column in id order, stored one after the other as in a dictionary's files.
 class WideKeys {
  public:
   // ends: the end of each key; null if all have eight bytes.
   WideKeys(const uint8_t* bytes, uint64_t size, const uint8_t* ends)
       : bytes_(bytes), size_(size), ends_(ends) {}
 
-  // Limited to the bytes, so that a damaged file gives other keys but no wild reads.
+  // Clamped to the bytes, so that a damaged file gives wrong keys but no wild reads.
   bool is(uint64_t number, const WideKey& key) const {
     const uint64_t begin = number == 0 ? 0 : end_of(number - 1), end = end_of(number);
     return begin <= end && end <= size_ && key.is(bytes_ + begin, end - begin);
@@ -100,7 +100,7 @@ class WideKeys {
   const uint8_t* ends_;
 };
 
-// Keeps copies of texts at addresses that stay. Some bytes after each may be read.
+// Keeps copies of texts at stable addresses. Some bytes after each may be read.
 class KeyArena {
  public:
   static constexpr size_t kChunkBytes = size_t{1} << 20;

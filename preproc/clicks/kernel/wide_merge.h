@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges the sorted runs of a column of wide keys into its dictionary.
 //
-// All runs are read side by side, in the order of their hashes. Of what is kept only counts and
-// addresses take memory: the keys stay in the runs, which are mapped files.
+// All runs are read in parallel, in hash order. For kept keys only counts and addresses take
+// memory: the keys themselves stay in the runs, which are mapped files.
 
 #pragma once
 
@@ -28,7 +28,7 @@ class WideMerge {
     }
   }
 
-  // ends_fd: of texts, the end of each.
+  // ends_fd: file for the end of each text.
   MergeResult run(int keys_fd, int ends_fd) {
     uint64_t words = 0;
     while (!runs_.empty()) {
@@ -83,7 +83,7 @@ class WideMerge {
     }
   };
 
-  // An entry of a run, which has at least one.
+  // Position in a run, which has at least one entry.
   struct Cursor {
     const uint64_t* at;
     const uint64_t* end;
@@ -105,7 +105,7 @@ class WideMerge {
       return hash == other.hash && entry().length == other.entry().length &&
              std::memcmp(bytes(), other.bytes(), entry().length) == 0;
     }
-    // The least is the first of the queue.
+    // The least comes first in the queue.
     bool operator<(const Cursor& other) const {
       if (hash != other.hash) return other.hash < hash;
       return is_text_before(other.bytes(), other.entry().length, bytes(), entry().length);
