@@ -248,7 +248,7 @@ def train(
         seed: Random seed
         max_steps: Stop after this many steps
         test_freq: Steps between validations; by default one per epoch
-        patience: Stop after this many validations without a better one
+        patience: Stop after this many validations without a better result
         base_device: Device of the model; auto takes CUDA if present
         num_threads: CPU threads of a step; by default one per core
         process_timeout: Seconds that one of several processes waits for the others, at the start

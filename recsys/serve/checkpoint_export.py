@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface that a model implements to be deployed."""
+"""The interface that a model implements so that it can be deployed."""
 
 import abc
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ _RECORDED = ("dataset", "dataset_path", "dataset_type", "eval_split", "best_metr
 
 
 def recorded_training(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns path of the dataset and best evaluation of a checkpoint."""
+    """Returns the path of the dataset and the best evaluation that a checkpoint records."""
     values = checkpoint.config | checkpoint.state
     return {name: values[name] for name in _RECORDED if values.get(name) is not None}
 
 
 class CheckpointExport(abc.ABC):
-    """A trained model, opened to be deployed.
+    """A trained model, opened for deployment.
 
     Attributes:
         kind: name of the model in `deployment.json`.
-        model_file: file to copy as `model.py`.
+        model_file: file that is copied as `model.py`.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class CheckpointExport(abc.ABC):
 
     @abc.abstractmethod
     def signature(self, *, fixed_shapes: bool) -> Signature:
-        """Returns the network's signature; all shapes are fixed for exporters."""
+        """Returns the network's signature; with `fixed_shapes`, all shapes are fixed."""
 
     @abc.abstractmethod
     def model_values(self) -> dict[str, Any]:
@@ -62,20 +62,20 @@ class CheckpointExport(abc.ABC):
         """Returns the weights of the network by name.
 
         Raises:
-            UserError: the model cannot be quantised so.
+            UserError: the model cannot be quantised in this way.
         """
 
     def write_files(self, folder: Path) -> None:  # noqa: B027  (most models have none)
-        """Writes further files for `served_class` to a version folder."""
+        """Writes any further files that `served_class` reads to a version folder."""
 
     def native_class(self) -> type[ServedModel]:
-        """Returns the class that opens a version as the native backend does.
+        """Returns the class that opens a version in the same way as the native backend.
 
         Raises:
             UserError: the native backend is not built, or does not run this model.
         """
         raise UserError(
-            f"`backend` native runs DLRM alone; {self.kind} needs `backend` python",
+            f"`backend` native only runs DLRM; {self.kind} needs `backend` python",
             setting="backend",
         )
 
@@ -85,20 +85,20 @@ class CheckpointExport(abc.ABC):
 
     @abc.abstractmethod
     def example_requests(self, count: int, *, fixed_shapes: bool) -> list[Arrays]:
-        """Draws valid requests of `count` rows or more, always the same."""
+        """Draws valid requests of at least `count` rows together, the same on every call."""
 
     @abc.abstractmethod
     def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
-        """Returns the largest difference of a response from the trained model's output.
+        """Returns the largest difference between a response and the trained model's output.
 
-        It is relative to the true value where that is above 1.
+        The difference is relative to the true value if that is above 1.
         """
 
 
 class PlainExport(CheckpointExport):
-    """A model that no exporter writes and that has no form in 8 bits.
+    """A model that cannot be exported or stored in 8 bits.
 
-    The Python backend serves it as it is.
+    The Python backend serves it as trained.
     """
 
     def require_unquantized(self, quantize: Quantize) -> None:
@@ -109,13 +109,13 @@ class PlainExport(CheckpointExport):
         """
         if quantize != "none":
             raise UserError(
-                f"`quantize` {quantize} is for the tables of a DLRM; {self.kind} is served as it "
-                "was trained",
+                f"`quantize` {quantize} is only for the tables of a DLRM; {self.kind} is served as "
+                "trained: leave it out",
                 setting="quantize",
             )
 
     def cannot_export(self) -> UserError:
-        """Returns the refusal of a format that an exporter writes."""
+        """Returns the error for a format that needs an exporter."""
         return UserError(
             f"`format`: {self.kind} cannot be exported; use `backend` python `format` eager",
             settings=("format", "backend"),
@@ -126,7 +126,7 @@ class PlainExport(CheckpointExport):
         weights: dict[str, Tensor],  # noqa: ARG002  (refused)
         out_of_range: OutOfRange,  # noqa: ARG002
     ) -> nn.Module:
-        """Refuses to be exported.
+        """Refuses the export.
 
         Raises:
             UserError: always.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes config.pbtxt from signature and settings, and checks it."""
+"""Writes config.pbtxt from a signature and settings, and checks it."""
 
 import dataclasses
 import importlib
@@ -18,7 +18,7 @@ from recsys.settings import require_threads, setting
 CONFIG_FILE = "config.pbtxt"
 THREADS_PARAMETER = "threads"
 WARMUP_PARAMETER = "warmup_rows"
-"""Keys of `parameters` that our Python backend reads."""
+"""Keys of `parameters` that this project's Python backend reads."""
 
 Device = Literal["cpu", "gpu"]
 
@@ -28,7 +28,7 @@ FORMATS: dict[Backend, tuple[ArtifactFormat, ...]] = {
     "pytorch": ("torchscript",),
     "onnx": ("onnx",),
 }
-"""Formats that each backend runs; the first is its default."""
+"""Formats that each backend runs; the first one is the default."""
 _PLATFORMS: dict[ArtifactFormat, str] = {
     "torchscript": "pytorch_libtorch",
     "onnx": "onnxruntime_onnx",
@@ -40,7 +40,7 @@ _BACKENDS: dict[Backend, str] = {
     "onnx": "onnxruntime",
 }
 OF_CONTAINER: tuple[Backend, ...] = ("pytorch", "onnx")
-"""Backends that NVIDIA's container has, and the bundled server has not."""
+"""Backends that are only in NVIDIA's container, not in the bundled server."""
 _THREADS: dict[Backend, str] = {
     "python": THREADS_PARAMETER,
     "native": THREADS_PARAMETER,
@@ -52,7 +52,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class ConfigError(UserError):
-    """Settings, or a config.pbtxt, that Triton would refuse."""
+    """Settings or a config.pbtxt that Triton would refuse."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,40 +61,40 @@ class ServingSettings:
 
     backend: Backend = setting(
         "python",
-        "Backend that runs the model: Python, which needs this project in the server's environment "
-        "and checks each request; native, which runs DLRM on a CPU without Python, as fast as it "
-        "gets; or the container's PyTorch or ONNX Runtime",
+        "Backend that runs the model: python, which needs this project in the server's environment "
+        "and checks each request; native, the fastest, which runs DLRM on a CPU without Python; "
+        "pytorch or onnx, which only NVIDIA's container has",
     )
     format: ArtifactFormat = setting(
         "eager",
-        "Format of the stored network; by default eager, torchscript or onnx, after the backend",
+        "Format of the stored network; by default eager, torchscript or onnx, as the backend needs",
     )
     device: Device = setting("cpu", "Device of the instances")
     max_batch_size: int = setting(
         4096,
-        "Most rows of an execution; 0: any number, of one request alone; by default 4096, of "
-        "models of ratings 256",
-        default_text="4096, of models of ratings 256",
+        "Largest number of rows of an execution; 0: any number, but without combining requests; by "
+        "default 4096, for models of ratings 256",
+        default_text="4096, for models of ratings 256",
     )
-    dynamic_batching: bool = setting(True, "Let the server combine requests to batches")
-    max_queue_delay_us: int = setting(0, "Microseconds a request may wait for others")
-    preferred_batch_sizes: tuple[int, ...] = setting((), "Rows the server tries to reach")
+    dynamic_batching: bool = setting(True, "Let the server combine requests into batches")
+    max_queue_delay_us: int = setting(0, "Microseconds that a request may wait for others")
+    preferred_batch_sizes: tuple[int, ...] = setting((), "Batch sizes that the server aims for")
     max_queue_size: int = setting(
         0,
         "Requests that may wait; more are refused at once; 0: any number. A server that bounds its "
-        "queue lets some requests wait half a second, see docs/deployment.md",
+        "queue makes some requests wait half a second, see docs/deployment.md",
     )
     timeout_us: int = setting(
         0,
-        "Microseconds a request may wait before it is refused, or less if the request says so; 0: "
-        "any time. It costs what `max_queue_size` costs",
+        "Microseconds that a request may wait before it is refused; a request may ask for less; 0: "
+        "any time. It has the same cost as `max_queue_size`",
     )
     instances: int = setting(1, "Instances of the model that run in parallel; they share tables")
-    threads: int | None = setting(None, "CPU threads of an instance; by default left to the server")
-    warmup: int = setting(0, "Rows to run before the model is called ready")
+    threads: int | None = setting(None, "CPU threads of an instance; by default the server decides")
+    warmup: int = setting(0, "Rows to run before the model counts as ready")
     version_policy: str = setting(
         DEFAULT_POLICY,
-        "Versions to serve: latest:N, all, or specific:1,3; specific:2 pins one",
+        "Versions to serve: latest:N, all, or specific:1,3; specific:2 pins version 2",
     )
 
     def __post_init__(self) -> None:
@@ -103,12 +103,13 @@ class ServingSettings:
         allowed = FORMATS[self.backend]
         if self.format not in allowed:
             raise ConfigError(
-                f"`format` {self.format}: `backend` {self.backend} runs {' and '.join(allowed)}",
+                f"`format` {self.format}: `backend` {self.backend} only runs "
+                f"{' and '.join(allowed)}",
                 settings=("format", "backend"),
             )
         if self.backend == "native" and self.device != "cpu":
             raise ConfigError(
-                "`backend` native runs on `device` cpu alone; use `backend` python",
+                "`backend` native only runs on `device` cpu; use `backend` python",
                 settings=("backend", "device"),
             )
         waiting = ("max_queue_delay_us", "max_queue_size", "timeout_us")
@@ -121,8 +122,8 @@ class ServingSettings:
         sizes = self.preferred_batch_sizes
         if any(not 1 <= size <= self.max_batch_size for size in sizes):
             raise ConfigError(
-                f"`preferred_batch_sizes` {','.join(map(str, sizes))} must lie in [1, "
-                f"`max_batch_size` {self.max_batch_size}]",
+                f"`preferred_batch_sizes` {','.join(map(str, sizes))} must be between 1 and "
+                f"`max_batch_size` {self.max_batch_size}",
                 settings=("preferred_batch_sizes", "max_batch_size"),
             )
         if 0 < self.max_batch_size < self.warmup:
@@ -140,20 +141,20 @@ class ServingSettings:
 
     @property
     def batches_dynamically(self) -> bool:
-        """True if the server combines requests to batches."""
+        """Whether the server combines requests into batches."""
         return self.dynamic_batching and self.max_batch_size > 0
 
     @property
     def bounds_queue(self) -> bool:
-        """True if requests that wait are limited."""
+        """Whether the number or the time of waiting requests is limited."""
         return self.max_queue_size > 0 or self.timeout_us > 0
 
 
 def check_name(name: str) -> None:
-    """Refuses a model name that is no plain folder name.
+    """Refuses a model name that is not a plain folder name.
 
     Raises:
-        ConfigError: says what a name may hold.
+        ConfigError: says which characters a name may contain.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -164,7 +165,7 @@ def check_name(name: str) -> None:
 
 
 def config_text(name: str, signature: Signature, settings: ServingSettings) -> str:
-    """Returns the config.pbtxt of a model, whose folder has its name.
+    """Returns the config.pbtxt of a model; the model's folder has the same name.
 
     Raises:
         ConfigError: the name or the settings are refused.
@@ -210,16 +211,16 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
 def _queue_policy(settings: ServingSettings) -> list[str]:
     """Formats the limits of the queue.
 
-    They are left out where nothing asks for them. A server with any of them hands a batch over only
-    when an instance waits for one, and does not hear when one begins to: requests that arrive
-    before that wait for the batcher's next look, after up to 0.5 s (WaitForPayloadSlotAvailable in
-    dynamic_batch_scheduler.cc of triton-inference-server/core; issue 8870 of server is another
-    fault of the same count).
+    They are written only if a setting asks for them. With any limit, a server hands a batch over
+    only when an instance is waiting, and is not notified when one starts to wait. Requests that
+    arrived before then wait for the batcher's next look, up to 0.5 s
+    (WaitForPayloadSlotAvailable in dynamic_batch_scheduler.cc of triton-inference-server/core;
+    issue 8870 of server is another fault of the same count).
     """
     return [
         "  default_queue_policy {",
         "    timeout_action: REJECT",
-        # Requests can only shorten it, and 0 would make the server ignore their own.
+        # Requests can only shorten it; with 0 the server would ignore their timeouts.
         f"    default_timeout_microseconds: {settings.timeout_us or _LONGEST_WAIT_US}",
         "    allow_timeout_override: true",
         f"    max_queue_size: {settings.max_queue_size}",
@@ -259,10 +260,10 @@ def _warmup(signature: Signature, rows: int, batched: bool) -> list[str]:
 
 
 def parse_config(text: str, where: str) -> Any:
-    """Parses a config.pbtxt to a ModelConfig of Triton; None without tritonclient.
+    """Parses a config.pbtxt into Triton's ModelConfig; None without tritonclient.
 
     Raises:
-        ConfigError: it is not valid; names line and column.
+        ConfigError: the text is not valid; names line and column.
     """
     try:
         schema = importlib.import_module("tritonclient.grpc.model_config_pb2")
@@ -283,7 +284,9 @@ def check_config(text: str, name: str) -> None:
     """
     message = parse_config(text, CONFIG_FILE)
     if message is not None and message.name != name:
-        raise ConfigError(f"{CONFIG_FILE}: is of model {message.name!r}, its folder is {name!r}")
+        raise ConfigError(
+            f"{CONFIG_FILE}: names model {message.name!r}, but its folder is {name!r}"
+        )
 
 
 _SHARED_BY_VERSIONS = re.compile(
@@ -292,7 +295,7 @@ _SHARED_BY_VERSIONS = re.compile(
 
 
 def check_same_tensors(file: Path, new: str) -> None:
-    """Refuses a new config.pbtxt whose tensors differ from the installed one's.
+    """Refuses a new config.pbtxt whose tensors differ from those of the installed one.
 
     Raises:
         ConfigError: backend, inputs or outputs differ.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deploys a checkpoint: export, check against the checkpoint, configure, install."""
+"""Deploys a checkpoint: exports it, compares it with the checkpoint, configures and installs it."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from recsys.serve.version_policy import served_versions
 from recsys.settings import REQUIRED, setting
 from recsys.train.origin import FINGERPRINT
 
-if TYPE_CHECKING:  # with torch, which takes seconds: a typo is refused before
+if TYPE_CHECKING:  # imports torch, which takes seconds; a typo should be refused sooner
     import torch
 
     from recsys.serve.checkpoint_export import CheckpointExport
@@ -49,24 +49,23 @@ class DeploySettings:
     Attributes:
         precision: type of matrix products.
         release: version of this project.
-        kept: flags of the command, for the next deployment of the model.
+        kept: flags of the command that the next deployment of the model keeps.
     """
 
-    repository: Path = setting(REQUIRED, "Folder of the model repository; made if it is missing")
+    repository: Path = setting(REQUIRED, "Folder of the model repository; created if missing")
     name: str | None = setting(
-        None, "Name of the model on the server; by default that of its kind, such as dlrm"
+        None, "Name of the model on the server; by default the name of its kind, such as dlrm"
     )
-    version: int | None = setting(None, "Its version; by default the one after the latest")
+    version: int | None = setting(None, "Number of the version; by default the latest plus one")
     serving: ServingSettings = dataclasses.field(default_factory=ServingSettings)
     out_of_range: OutOfRange = setting(
         "error",
-        "Treatment of ids outside their table: an error, or as id 0, the unknown value",
+        "What to do with ids outside their table: error refuses them, zero takes them as unknown",
     )
     quantize: Quantize = setting("none", "Store the tables of DLRM in 8 bits")
     checksums: bool = setting(
         True,
-        "Compare the files of the version with their checksums whenever it is loaded, which reads "
-        "them whole",
+        "Compare the files of a version with their checksums at each load, which reads them whole",
     )
     precision: str = "float32"
     verify: int = setting(1024, "Rows to compare with the checkpoint")
@@ -82,7 +81,7 @@ class DeploySettings:
             self.serving.device != "gpu" or self.serving.format != "eager"
         ):
             raise ConfigError(
-                "`fp16` is for `device` gpu `backend` python `format` eager: CPUs have no fast "
+                "`fp16` needs `device` gpu `backend` python `format` eager: CPUs have no fast "
                 "float16, and exported networks keep the types of the checkpoint",
                 settings=("fp16", "device", "backend", "format"),
             )
@@ -94,10 +93,10 @@ class ParityError(UserError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parity:
-    """The result of a comparison.
+    """Result of comparing a version with its checkpoint.
 
     Attributes:
-        largest: largest difference of an output, relative to the true value where that is above 1.
+        largest: largest difference of an output, relative to the true value if that is above 1.
     """
 
     rows: int
@@ -106,14 +105,14 @@ class Parity:
 
     def __str__(self) -> str:
         return (
-            f"largest difference to the checkpoint {self.largest:.2g} over {self.rows} rows "
+            f"largest difference from the checkpoint {self.largest:.2g} over {self.rows} rows "
             f"(tolerance {self.tolerance:g})"
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deployed:
-    """The result of a deployment.
+    """Result of a deployment.
 
     Attributes:
         served: versions that a server answers with, ascending.
@@ -134,9 +133,9 @@ def deploy(
 
     Args:
         export: the trained model.
-        settings: of the deployment.
-        measure: returns metrics of the version, as it is served, before it is installed.
-        repository: the repository of the settings, where the caller has locked it.
+        settings: settings of the deployment.
+        measure: returns metrics of the version, as served, before it is installed.
+        repository: the repository of the settings, if the caller has locked it.
 
     Raises:
         UserError: the settings, the checkpoint or the repository are refused, or the exported
@@ -212,7 +211,7 @@ def _card(export: "CheckpointExport", settings: DeploySettings) -> dict[str, Any
 def _record_answer(
     folder: Path, served: "ServedModel", request: Arrays, serving: ServingSettings, precision: str
 ) -> None:
-    """Records a request's first row and its answer, for probes."""
+    """Records the first row of a request and its answer, for probes."""
     row: Arrays = {name: array[:1] for name, array in request.items()}
     (answer,) = served.predict([row])
     here = served.deployment.signature
@@ -225,15 +224,15 @@ def _record_answer(
 
 
 def _compare_datasets(repository: ModelRepository, name: str, deployment: Deployment) -> None:
-    """Warns if the version before was trained on another dataset."""
+    """Warns if the previous version was trained on another dataset."""
     for version in repository.versions(name)[-1:]:
-        with contextlib.suppress(DeploymentError):  # a damaged one
+        with contextlib.suppress(DeploymentError):  # the previous version may be damaged
             before = Deployment.load(repository.root / name / str(version)).dataset
             both_known = before.get(FINGERPRINT) and deployment.dataset[FINGERPRINT]
             if both_known and before != deployment.dataset:
                 logger.warning(
                     "%s was trained on another dataset than version %d: ids and numbers of a "
-                    "request mean what they mean in the dataset of the version that answers",
+                    "request have the meaning of the dataset of the version that answers",
                     deployment.checkpoint,
                     version,
                 )
@@ -248,14 +247,14 @@ def _export_device(serving: ServingSettings) -> "torch.device":
         return torch.device("cuda")
     if serving.format == "torchscript":
         raise ConfigError(
-            "`device` gpu `format` torchscript: such a file is bound to the device it was made on, "
-            "and this machine has no CUDA device; deploy on one that has, or use `format` eager or "
-            "onnx",
+            "`device` gpu `format` torchscript: the file is bound to the device that made it, but "
+            "this machine has no CUDA device; deploy on a machine with one, or use `format` eager "
+            "or onnx",
             settings=("device", "format"),
         )
     logger.warning(
-        "no GPU here: it is checked on the CPU, and a server without a GPU does not load it "
-        "(`device` cpu deploys for one)"
+        "this machine has no GPU: the model is checked on the CPU, and a server without a GPU will "
+        "not load it (`device` cpu deploys for such a server)"
     )
     return torch.device("cpu")
 
@@ -290,7 +289,7 @@ def _default_tolerance(quantize: Quantize, precision: str) -> float:
     """Returns the largest difference that rounding may cause.
 
     Other kernels and batch sizes add in another order. Weights in 8 bits have an error of half a
-    step, 0.4 per cent of the largest value of a row; float16 keeps 11 bits.
+    step, 0.4 per cent of the largest value of a row. float16 keeps 11 bits.
     """
     if quantize == "int8":
         return 0.1
@@ -310,7 +309,7 @@ def _verify(
     """Compares a loaded version with its checkpoint.
 
     Raises:
-        ParityError: they differ by more, or an output is nan.
+        ParityError: they differ by more than the tolerance, or an output is NaN.
     """
     requests = export.example_requests(rows, fixed_shapes=fixed_shapes)
     for request in requests:
@@ -318,10 +317,10 @@ def _verify(
     largest = export.largest_difference(requests, served.predict(requests))
     count = sum(len(next(iter(request.values()))) for request in requests)
     parity = Parity(count, largest, tolerance)
-    if not largest <= tolerance:  # NaN is refused too
+    if not largest <= tolerance:  # also refuses NaN
         raise ParityError(
-            f"the exported model is not the checkpoint {export.path}: {parity}. Nothing was "
-            "deployed; `tolerance` allows more",
+            f"the exported model differs from the checkpoint {export.path}: {parity}. Nothing was "
+            "deployed; a larger `tolerance` allows the difference",
             setting="tolerance",
         )
     return parity

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes and runs deployed networks in each format.
 
-The batch is the first dimension of every tensor and may have any size; the others are fixed.
+The first dimension of every tensor is the batch and may have any size; the others are fixed.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes weights as one file that all processes can map."""
     file = folder / WEIGHTS_FILE
     safetensors.torch.save_file(weights, file)
-    # safetensors makes it private, but a server runs as another user: the umask decides, as it did
-    # for the folder.
+    # safetensors makes the file private, but a server may run as another user. So the umask
+    # decides, as it did for the folder.
     file.chmod(folder.stat().st_mode & 0o666)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Maps the weights of a version; pages are read when needed.
+    """Maps the weights of a version; pages are read when they are needed.
 
     Raises:
         DeploymentError: the file is missing or damaged.
@@ -61,10 +61,10 @@ def export_network(
     signature: Signature,
     folder: Path,
 ) -> None:
-    """Writes a network other than `eager`; examples have two rows or more.
+    """Writes a network in a format other than `eager`; the examples need at least two rows.
 
     Raises:
-        DeploymentError: a package of an optional format is not installed; names it.
+        DeploymentError: names a package of the format that is not installed.
     """
     path = folder / ARTIFACT_FILES[artifact_format]
     if artifact_format == "torchscript":
@@ -89,7 +89,7 @@ def export_network(
 
 
 def trace(network: nn.Module, examples: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
-    """Traces a network in evaluation mode; batches of any size fit."""
+    """Traces a network in evaluation mode; the result takes batches of any size."""
     with torch.inference_mode(), _without_deprecations():
         traced: torch.jit.ScriptModule = torch.jit.trace(network, examples, check_trace=False)  # type: ignore[no-untyped-call]
     return traced
@@ -101,7 +101,7 @@ def open_artifact(
     device: torch.device,
     build: Callable[[], nn.Module] | None = None,
 ) -> Runner:
-    """Opens the network of a version; `build` makes an `eager` one.
+    """Opens the network of a version; for `eager`, `build` makes it.
 
     Raises:
         DeploymentError: the file is missing or damaged.
@@ -129,7 +129,7 @@ def open_artifact(
 def autocast_of(
     deployment: Deployment, device: torch.device
 ) -> contextlib.AbstractContextManager[object]:
-    """Returns the context of an eager network's forward pass."""
+    """Returns the autocast context for the forward pass of an eager network."""
     if deployment.precision == "float16":
         return torch.autocast(device.type, torch.float16)
     return contextlib.nullcontext()
@@ -138,7 +138,7 @@ def autocast_of(
 def _onnx_runner(path: Path, signature: Signature, device: torch.device) -> Runner:
     (runtime,) = _optional("onnxruntime")
     options = runtime.SessionOptions()
-    # One pool of threads, of the size that the server chose for PyTorch.
+    # A single pool of threads, with the size that the server chose for PyTorch.
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
     provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
@@ -158,7 +158,7 @@ def _optional(*names: str) -> list[ModuleType]:
         return [importlib.import_module(name) for name in names]
     except ModuleNotFoundError as error:
         raise DeploymentError(
-            f"{error.name} is not installed, which ONNX needs: {command_for('onnx')}"
+            f"{error.name} is not installed, but ONNX needs it: {command_for('onnx')}"
         ) from error
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deployment.json`: describes a version, in its folder.
+"""`deployment.json`, which describes a version; it lies in the version's folder.
 
-Its last line is its own checksum: XXH64 of the bytes before that line, as of the other files.
-dlrm/serve/csrc/checksum.cpp checks the same for the native backend.
+Its last line is its own checksum: XXH64 over the bytes before that line, the hash of the other
+files too. dlrm/serve/csrc/checksum.cpp checks the same for the native backend.
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ ARTIFACT_FILES: dict[ArtifactFormat, str] = {
     "torchscript": "model.pt",
     "onnx": "model.onnx",
 }
-"""The file that each format is served from."""
+"""File from which each format is served."""
 
 
 _CHECKSUM = ',\n "checksum": "'
-"""What stands before the checksum of deployment.json."""
+"""Text before the checksum of deployment.json."""
 
 
 class DeploymentError(UserError):
@@ -50,13 +50,13 @@ class Deployment:
     Attributes:
         kind: name of the model, such as `dlrm`.
         checkpoint: name of the checkpoint's folder.
-        step: training steps of the checkpoint; None if it was not recorded.
+        step: training steps of the checkpoint; None if not recorded.
         signature: names, types and shapes of inputs and outputs.
         out_of_range: treatment of ids outside their table: an error, or row 0.
         precision: type of matrix products, `float32` or `float16`.
         model: plain values from which the network is rebuilt.
         dataset: fingerprint and settings of the training dataset.
-        card: date, release, path of the dataset and metrics, for readers.
+        card: date, release, path of the dataset and metrics, for people.
         checksums: file name -> XXH64 in hex; empty if the files are not checked.
     """
 
@@ -81,10 +81,10 @@ class Deployment:
 
     @classmethod
     def open(cls, folder: Path, kind: str) -> "Deployment":
-        """Reads deployment.json of a version to serve and checks the files.
+        """Reads deployment.json of a version to serve, and checks the files.
 
         Raises:
-            DeploymentError: as `load`; a file differs from its checksum, or the kind does.
+            DeploymentError: see `load`; or a file differs from its checksum, or the kind differs.
         """
         deployment = cls.load(folder)
         if deployment.kind != kind:
@@ -106,7 +106,7 @@ class Deployment:
         """Reads the deployment.json of a version folder.
 
         Raises:
-            DeploymentError: it is missing, damaged or of a later version.
+            DeploymentError: the file is missing, damaged or of a later version.
         """
         file = folder / DEPLOYMENT_FILE
         try:
@@ -123,8 +123,8 @@ class Deployment:
         version = values.pop("format_version", None)
         if version != FORMAT_VERSION:
             raise DeploymentError(
-                f"{file}: format version {version}, this code reads {FORMAT_VERSION}; deploy the "
-                "checkpoint again",
+                f"{file}: format version {version}, but this code reads {FORMAT_VERSION}; deploy "
+                "the checkpoint again",
                 path=file,
             )
         if text != _signed(text.rpartition(_CHECKSUM)[0]):
@@ -137,7 +137,7 @@ class Deployment:
             )
         if values["format"] not in ARTIFACT_FILES:
             raise DeploymentError(
-                f"{file}: its format {values['format']} is not read any more; deploy the "
+                f"{file}: its format {values['format']} is no longer supported; deploy the "
                 f"checkpoint again with `format` {', '.join(ARTIFACT_FILES)}",
                 setting="format",
                 path=file,
@@ -150,7 +150,7 @@ class Deployment:
 
 
 def _signed(text: str) -> str:
-    """Appends its checksum to the text of a JSON object."""
+    """Appends the checksum of a JSON text to the text."""
     text = text.removesuffix("\n}")
     return f'{text}{_CHECKSUM}{xxhash.xxh64_hexdigest(text.encode())}"\n}}\n'
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of each version's `model.py` in Triton's Python backend.
 
-A model.py only names the class that opens the version. All else is in this installed package, so
-the server's environment needs this project and a repository has no code of its own.
+A model.py only names the class that opens the version. Everything else is in this installed
+package. So the server's environment needs this project, and a repository holds no code of its own.
 """
 
 import importlib
@@ -23,25 +23,25 @@ class PythonBackendModel:
     """Base class of `TritonPythonModel`.
 
     Attributes:
-        served_class: class that serves the version; set by the subclass.
+        served_class: class that serves the version; the subclass sets it.
     """
 
     served_class: ClassVar[type[ServedModel]]
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Loads the version; called by the server.
+        """Loads the version; the server calls this.
 
         Raises:
             UserError: the version is damaged; the server prints the message.
         """
-        # A module of the server's process, which no package has.
+        # A module that only exists in the server's process.
         self._server: Any = importlib.import_module("triton_python_backend_utils")
         parameters = {
             name: int(value["string_value"])
             for name, value in json.loads(args["model_config"]).get("parameters", {}).items()
             if name in (THREADS_PARAMETER, WARMUP_PARAMETER)
         }
-        # By default the number that the server was started with.
+        # By default, the number of threads that the server was started with.
         threads = parameters.get(THREADS_PARAMETER, torch.get_num_threads())
         torch.set_num_threads(threads)
         on_gpu = args["model_instance_kind"] == "GPU"
@@ -57,7 +57,7 @@ class PythonBackendModel:
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Serves the requests of one execution.
 
-        A bad request gets an error, the others a response.
+        Bad requests get an error, the others a response.
         """
         responses: list[Any] = [None] * len(requests)
         good: list[tuple[int, Arrays]] = []
@@ -73,7 +73,7 @@ class PythonBackendModel:
         return responses
 
     def _response(self, output: Arrays) -> Any:
-        """Returns a response, or an error where a number is not finite."""
+        """Returns a response, or an error if a number is not finite."""
         for name in self._outputs:
             values = output[name]
             if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves a model from raw rows, as lines or fields."""
+"""Serves a model on raw rows, given as lines or fields."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,25 +21,25 @@ from recsys.serve.signature import (
 )
 
 FEATURE_FILE = "features.bin"
-"""File of a version with the rules and dictionaries of its dataset."""
+"""File of a version that holds the rules and dictionaries of its dataset."""
 
 
 Features = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
-"""[B, M] numerical features, [B, S] ids, factors of those of lists; as `FEATURES`."""
+"""([B, M] numerical features, [B, S] ids, factors of list ids), the inputs `FEATURES`."""
 
 
 class RowTransform(Protocol):
-    """Transforms rows of a log to features."""
+    """Transforms rows of a log into features."""
 
     def transform(self, lines: Sequence[bytes]) -> Features:
         """Returns the features of lines.
 
         Raises:
-            BadRowError: a line is no valid row.
+            BadRowError: a line is not a valid row.
         """
 
     def transform_fields(self, rows: Sequence[Sequence[bytes]]) -> Features:
-        """Returns the features of rows, each the texts of its features.
+        """Returns the features of rows, each given as the texts of its features.
 
         Raises:
             BadRowError: a row is not valid.
@@ -47,11 +47,11 @@ class RowTransform(Protocol):
 
 
 class ServedRawRows(ServedModel):
-    """A deployed model that takes raw rows besides its own inputs.
+    """A deployed model that takes raw rows in addition to its own inputs.
 
     Attributes:
-        model_class: class of the model; set by the subclass.
-        open_transform: opens a feature file; set by the subclass.
+        model_class: class of the model; the subclass sets it.
+        open_transform: opens a feature file; the subclass sets it.
     """
 
     model_class: ClassVar[type[ServedModel]]
@@ -72,11 +72,11 @@ class ServedRawRows(ServedModel):
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
         """Loads a version folder."""
-        model = cls.model_class.open(folder, device)  # which checks all files of the version
+        model = cls.model_class.open(folder, device)  # checks all files of the version
         return cls(model, cls.open_transform(folder / FEATURE_FILE))
 
     def prepare(self, request: Arrays) -> Arrays:
-        """Checks a request and transforms its raw rows, if any."""
+        """Checks a request, and transforms its raw rows if it has any."""
         raw = request.keys() - set(FEATURES)
         if not raw:
             return self._model.prepare(request)
@@ -112,7 +112,7 @@ class ServedRawRows(ServedModel):
 def served_from_raw_rows(
     model: type[ServedModel], transform: Callable[[Path], RowTransform]
 ) -> type[ServedRawRows]:
-    """Returns the class that serves a model from raw rows."""
+    """Returns the class that serves a model on raw rows."""
     members = {"model_class": model, "open_transform": staticmethod(transform)}
     return type("ServedRaw" + model.__name__.removeprefix("Served"), (ServedRawRows,), members)
 

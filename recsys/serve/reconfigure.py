@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes a deployed model without a checkpoint: settings and served versions.
+"""Changes a deployed model without a checkpoint: its settings and served versions.
 
-The settings of the last deployment stand in a comment of config.pbtxt, so they are always those of
-the file.
+A comment of config.pbtxt holds the settings of the last deployment, so they always belong to the
+file.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ COMMENT = "# Settings of triton/deployer.py, kept by the next deployment: "
 
 
 def comment_of(settings: Mapping[str, Any]) -> str:
-    """Returns the comment line with the settings."""
+    """Returns the comment line that holds the settings."""
     return f"{COMMENT}{json.dumps(settings, default=str)}\n" if settings else ""
 
 
 def kept_settings(file: Path) -> dict[str, Any]:
-    """Reads the settings from a config.pbtxt; empty if it has none.
+    """Reads the settings from a config.pbtxt; empty if it holds none.
 
     Raises:
         UserError: the comment is damaged.
@@ -55,24 +55,24 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def only_model(repository: ModelRepository, name: str | None) -> str:
-    """Returns the name of a model, by default the only one.
+    """Returns the name of a model; by default the only one.
 
     Raises:
-        RepositoryError: there is none, or there are several.
+        RepositoryError: there is no such model, or no name was given and there are several.
     """
     models = repository.models()
     if name is None and len(models) == 1:
         return models[0]
     if name not in models:
         which = "`name` is needed" if name is None else f"`name` {name}: no such model"
-        raise RepositoryError(f"{which}; {repository.root} has {', '.join(models) or 'none'}")
+        raise RepositoryError(f"{which}; {repository.root} has {', '.join(models) or 'no models'}")
     return name
 
 
 def roll_back(repository: ModelRepository, name: str) -> tuple[list[int], list[int]]:
-    """Serves the version before the newest one, as many as now.
+    """Serves the versions before the newest one, as many as are served now.
 
-    The settings stay, so the next deployment is served by the policy of before.
+    The settings stay, so the next deployment uses the version policy from before.
 
     Returns:
         (versions served before, versions served now), ascending.
@@ -98,7 +98,7 @@ def change_settings(
 ) -> list[int]:
     """Changes the configuration of a model; returns the served versions, ascending.
 
-    Of all its `values` those named in `changed` are new.
+    `values` holds all settings; only those named in `changed` are new.
 
     Raises:
         UserError: the settings are refused.
@@ -108,7 +108,7 @@ def change_settings(
         file = repository.config_file(name)
         policy = serving.version_policy
         if "version_policy" not in changed:
-            policy = policy_of(file.read_text())  # that of a roll-back holds
+            policy = policy_of(file.read_text())  # keeps the policy of a roll-back
         served = served_versions(policy, repository.versions(name))
         signature = Deployment.load(repository.root / name / str(served[-1])).signature
 
@@ -125,14 +125,14 @@ def change_settings(
 def hand_edits(
     repository: ModelRepository, name: str, settings: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a message for each line that the settings do not give."""
+    """Yields a message for each line that the settings would not produce."""
     file = repository.config_file(name)
     if not settings:
         yield f"{file}: holds no settings of a deployment; flags and defaults replace its settings"
         return
     text, serving = file.read_text(), section_from_dict(ServingSettings, settings)
     for version in repository.versions(name):
-        with contextlib.suppress(DeploymentError):  # a damaged one; all have the same signature
+        with contextlib.suppress(DeploymentError):  # one may be damaged; all share a signature
             signature = Deployment.load(repository.root / name / str(version)).signature
             given = with_policy(config_text(name, signature, serving), policy_of(text)).splitlines()
             for line in text.splitlines():
@@ -142,7 +142,7 @@ def hand_edits(
 
 
 def require_changeable(given: set[str]) -> None:
-    """Refuses settings that only a deployment can change.
+    """Refuses to change settings that only a deployment can change.
 
     Raises:
         ConfigError: names them.

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model repository of Triton; versions are added by renaming.
 
-<repository>/<name>/config.pbtxt   of all versions
+<repository>/<name>/config.pbtxt   configuration of all versions
                     configs/       the same for another device, for --model-config-name
-                    <version>/     1, 2, ...: never changed once it is there
-.<repository>.staging/             a version that is being written, beside the repository
+                    <version>/     1, 2, ...: never changed once it exists
+.<repository>.staging/             a version that is being written, next to the repository
 
 Triton takes every folder of a repository for a model, and every folder of a model whose name begins
-with a digit for a version ("2.tmp" is version 2 to it). It never loads a version again that it once
-loaded half-written. So only complete versions are moved into a repository.
+with a digit for a version ("2.tmp" is version 2 to it). If it loads a half-written version, it
+never loads that version again. So only complete versions are moved into a repository.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from recsys.serve.config_pbtxt import CONFIG_FILE, check_name
 
 LOCK_FILE = ".deploy.lock"
 LARGEST_VERSION = (1 << 63) - 1
-"""Triton reads the digits that a folder begins with into 64 bits; a larger number ends it."""
+"""Triton parses the leading digits of a folder into 64 bits; a larger number makes it exit."""
 CONFIGS = "configs"
-"""Folder of a model with its configurations for other devices."""
+"""Folder of a model that holds its configurations for other devices."""
 Stamp = frozenset[tuple[str, int, int, int]]
 """Path, inode, size and time of each file of a model, and path and inode of each folder."""
 _STAGED_PREFIX = "new."
-"""Prefix of a staged model's folder; Triton would take a name with a first digit for a version."""
+"""Prefix of a staged model's folder; Triton would take a leading digit for a version."""
 
 
 class RepositoryError(UserError):
-    """A repository cannot take a version and is left unchanged."""
+    """A repository cannot take a version, and is left unchanged."""
 
 
 class DeploymentUnderWay(RepositoryError):  # noqa: N818 (a state, not a fault)
@@ -43,16 +43,16 @@ class DeploymentUnderWay(RepositoryError):  # noqa: N818 (a state, not a fault)
 
 
 class ModelRepository:
-    """A folder of models with their versions."""
+    """A folder of models and their versions."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._is_locked = self._is_staging = False
 
     def require_models(self, *, later: bool) -> None:
-        """Refuses a folder that is something else than a repository.
+        """Refuses a folder that is not a repository.
 
-        Triton would take each folder in it for a model. With `later` there may be no model yet.
+        Triton would take each folder in it for a model. With `later`, a model may be added later.
 
         Raises:
             RepositoryError: says what the folder is and what to do.
@@ -61,11 +61,11 @@ class ModelRepository:
             return
         if (self.root / CONFIG_FILE).is_file():
             raise RepositoryError(
-                f"`repository`: {self.root} is the folder of one model; give the one that it lies "
-                f"in, {self.root.absolute().parent}",
+                f"`repository`: {self.root} is the folder of one model; give the folder that holds "
+                f"it, {self.root.absolute().parent}",
                 setting="repository",
             )
-        from recsys.train.checkpoint import CheckpointError, read_checkpoint  # with torch
+        from recsys.train.checkpoint import CheckpointError, read_checkpoint  # imports torch
 
         try:
             checkpoint = read_checkpoint(self.root)
@@ -75,13 +75,13 @@ class ModelRepository:
             kind = "checkpoint" if checkpoint.path == self.root else "training run"
             raise RepositoryError(
                 f"`repository`: {self.root} is the folder of a {kind}, not of deployed models; "
-                f"deploy it first by recsys-recipes deploy --checkpoint {self.root} --repository "
+                f"deploy it first with recsys-recipes deploy --checkpoint {self.root} --repository "
                 "FOLDER, then serve that FOLDER",
                 setting="repository",
             )
         if not later and not any(path.is_dir() for path in self.root.glob("[!.]*")):
             raise RepositoryError(
-                f"`repository`: {self.root} holds no model; recsys-recipes deploy --checkpoint "
+                f"`repository`: {self.root} holds no models; recsys-recipes deploy --checkpoint "
                 f"CHECKPOINT --repository {self.root} adds one, and `poll_secs` waits for it",
                 settings=("repository", "poll_secs"),
             )
@@ -97,7 +97,7 @@ class ModelRepository:
     def stamps(self) -> dict[str, "Stamp"]:
         """Returns a stamp of each folder that Triton takes for a model.
 
-        It differs once a file of the model has changed.
+        A stamp changes when a file of the model changes.
 
         Raises:
             OSError: the repository cannot be listed.
@@ -107,7 +107,7 @@ class ModelRepository:
         return {name: _stamp(self.root / name) for name in names}
 
     def versions(self, name: str) -> list[int]:
-        """Returns a model's versions, ascending; empty without such a model."""
+        """Returns a model's versions, ascending; empty if there is no such model."""
         folder = self.root / name
         if not folder.is_dir():
             return []
@@ -115,10 +115,10 @@ class ModelRepository:
 
     @contextlib.contextmanager
     def staged_version(self, name: str, version: int | None) -> Iterator["StagedVersion"]:
-        """Makes a folder that `install` turns into a version.
+        """Creates a folder that `install` turns into a version.
 
-        Its number is by default the next. One deployment writes to a repository at a time. Without
-        `install` its files are removed; those of a killed deployment are removed by the next.
+        Its number defaults to the next one. Only one deployment at a time writes to a repository.
+        Without `install`, the files are removed. The next deployment removes those of a killed one.
 
         Raises:
             RepositoryError: the version exists, another deployment is under way, or the folder
@@ -133,12 +133,12 @@ class ModelRepository:
                     "" if version is not None else ", the one after the latest; name a free one"
                 )
                 raise RepositoryError(
-                    f"`version` must lie in 1 to {LARGEST_VERSION}, got {number}{next_one}",
+                    f"`version` must be between 1 and {LARGEST_VERSION}, got {number}{next_one}",
                     setting="version",
                 )
             if number in existing:
                 raise RepositoryError(
-                    f"`version` {number}: {self.root / name} has it already, and a version is "
+                    f"`version` {number}: {self.root / name} already has it, and a version is "
                     "never replaced; leave the flag out to add the next one",
                     setting="version",
                 )
@@ -147,7 +147,7 @@ class ModelRepository:
             try:
                 staged.folder.mkdir(parents=True)
                 yield staged
-            except Exception as error:  # each format's writer has an error of its own
+            except Exception as error:  # each format's writer has errors of its own
                 if "No space left" in str(error):
                     raise RepositoryError(
                         f"{self.root}: the disk is full ({error}); nothing was deployed"
@@ -188,7 +188,7 @@ class ModelRepository:
         root = self.root.absolute()
         if root.parent.stat().st_dev == root.stat().st_dev and os.access(root.parent, os.W_OK):
             return root.with_name(f".{root.name}.staging")
-        # The repository is a mount of its own; no server loads a folder with such a name.
+        # The repository is a mount point of its own; no server loads a folder with such a name.
         return root / ".staging"
 
     def _clear_staging(self) -> None:
@@ -197,12 +197,12 @@ class ModelRepository:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps others from changing the repository; blocks may be nested.
+        """Keeps other processes from changing the repository; blocks may be nested.
 
-        Who writes what follows from a file of the repository reads that file in such a block.
+        Hold this lock while reading a file of the repository from which you derive another.
 
         Raises:
-            RepositoryError: another process changes it, or the folder cannot be written.
+            RepositoryError: another process is changing it, or the folder cannot be written.
         """
         if self._is_locked:
             yield
@@ -224,7 +224,7 @@ class ModelRepository:
 
     @contextlib.contextmanager
     def _changed(self) -> Iterator[None]:
-        """Locks the repository for the one change that uses its staging folder."""
+        """Locks the repository for the one change that may use its staging folder."""
         with self.locked():
             if self._is_staging:
                 raise self._under_way()
@@ -244,7 +244,7 @@ class StagedVersion:
     """A version that no server sees yet.
 
     Attributes:
-        folder: folder for its files.
+        folder: folder for the files of the version.
     """
 
     def __init__(self, repository: ModelRepository, name: str, version: int) -> None:
@@ -255,7 +255,7 @@ class StagedVersion:
 
     def require_space(self, size: int) -> None:
         """Refuses to write more than the disk has space for."""
-        # TorchScript's writer ends the process when a disk is full.
+        # TorchScript's writer kills the process when a disk is full.
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise RepositoryError(
@@ -269,10 +269,10 @@ class StagedVersion:
         Args:
             config: text of config.pbtxt.
             others: name of another device -> text of its configuration.
-            served: the configuration serves this version.
+            served: whether the configuration serves this version.
         """
         for source in self.folder.rglob("*.py"):
-            # Python would write its cache beside the file when a server loads it; a polling server
+            # Python would write its cache next to the file when a server loads it. A polling server
             # would then see a change and load the version again.
             py_compile.compile(
                 str(source),
@@ -283,10 +283,10 @@ class StagedVersion:
         _write_configs(self._staged_model, config, others)
         if not self._model.exists():
             durable_rename(self._staged_model, self._model)
-            sync(self._model.parent.absolute().parent)  # the repository may be new as well
+            sync(self._model.parent.absolute().parent)  # the repository may be new, too
         elif served:
-            # The new configuration without the version could serve another one meanwhile, such as
-            # the one from which the model was rolled back.
+            # Installed before the version, the new configuration could serve another one meanwhile,
+            # such as the version from which the model was rolled back.
             durable_rename(self.folder, installed)
             _move_configs(self._staged_model, self._model)
         else:
@@ -298,10 +298,10 @@ class StagedVersion:
 def _stamp(folder: Path) -> Stamp:
     found = set()
     for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if name != "__pycache__"]  # a server writes it
+        folders[:] = [name for name in folders if name != "__pycache__"]  # servers write it
         for name in (*folders, *files):
             path = Path(parent, name)
-            with contextlib.suppress(OSError):  # it goes meanwhile, or is a link to nothing
+            with contextlib.suppress(OSError):  # the file may vanish, or be a dangling link
                 state = path.stat()
                 size, changed = (state.st_size, state.st_mtime_ns) if name in files else (0, 0)
                 found.add((str(path.relative_to(folder)), state.st_ino, size, changed))
@@ -316,10 +316,10 @@ def _write_configs(folder: Path, config: str, others: Mapping[str, str]) -> None
 
 
 def _move_configs(staged: Path, model: Path) -> None:
-    """Replaces the configurations of a model, if their text differs."""
+    """Replaces the configurations of a model whose text differs."""
     for source in (staged / CONFIG_FILE, *staged.glob(f"{CONFIGS}/*.pbtxt")):
         target = model / source.relative_to(staged)
-        # A polling server loads a model again when a file of it is newer.
+        # A polling server reloads a model when one of its files is newer.
         if not target.is_file() or target.read_text() != source.read_text():
             target.parent.mkdir(exist_ok=True)
             durable_rename(source, target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interface of a deployed model."""
+"""The interface of a deployed model."""
 
 import abc
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ class ServedModel(abc.ABC):
         """Loads a version folder.
 
         Raises:
-            DeploymentError: it is missing, damaged or of another kind.
+            DeploymentError: the version is missing, damaged or of another kind.
         """
 
     def prepare(self, request: Arrays) -> Arrays:
-        """Checks a request, [B, ...] each; returns the inputs of the network.
+        """Checks a request of arrays [B, ...]; returns the inputs of the network.
 
         Raises:
             BadRequestError: names the wrong value and what was expected.
@@ -41,7 +41,7 @@ class ServedModel(abc.ABC):
         """Refuses bad inputs of the network.
 
         Raises:
-            BadRequestError: as `prepare`.
+            BadRequestError: see `prepare`.
         """
         check_arrays(self.deployment.signature.network, request)
         self.check_values(request)
@@ -50,7 +50,7 @@ class ServedModel(abc.ABC):
         """Checks a request and returns its outputs by name.
 
         Raises:
-            BadRequestError: as `prepare`.
+            BadRequestError: see `prepare`.
         """
         (reply,) = self.predict([self.prepare(request)])
         return reply
@@ -60,7 +60,7 @@ class ServedModel(abc.ABC):
         """Refuses bad values in tensors of the right names, types and shapes."""
 
     def warmup_request(self, rows: int) -> Arrays:
-        """Returns a valid request of zeros, to warm up with."""
+        """Returns a valid request of zeros to warm the model up."""
         return {
             tensor.name: np.zeros((rows, *tensor.shape), tensor.numpy_dtype)
             for tensor in self.deployment.signature.network.inputs

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, types and shapes of a deployed model's inputs and outputs.
 
-The exporter, `config.pbtxt`, the checks in the server and the client all use these.
+The exporter, `config.pbtxt`, the checks in the server and the client all use them.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _TRITON: dict[Dtype, str] = {
 
 
 def dtype_of_wire(name: str) -> Dtype:
-    """Translates the name of a type in Triton's protocol, such as FP32.
+    """Returns the dtype of a type in Triton's protocol, such as FP32.
 
     Raises:
         UserError: the type is not supported.
@@ -42,11 +42,11 @@ class TensorSignature:
     Attributes:
         dtype: type of the values; `string` is an array of bytes objects.
         shape: shape of one row, without the batch dimension; -1 is any length.
-        optional: requests may omit it.
-        ragged: requests of one execution may differ in length.
-        columns: what the texts of a row are called in its log; empty for other tensors.
+        optional: whether requests may omit it.
+        ragged: whether requests of one execution may differ in length.
+        columns: names of a raw row's texts in the log; empty for other tensors.
         delimiter: one character between the fields of a line; empty for other tensors.
-        quote: one around fields that may hold delimiters; empty for none.
+        quote: one character around fields that may hold delimiters; empty for none.
     """
 
     name: str
@@ -60,17 +60,17 @@ class TensorSignature:
 
     @property
     def wire_dtype(self) -> str:
-        """The name of the type in Triton's protocol, such as FP32."""
+        """Name of the type in Triton's protocol, such as FP32."""
         return _TRITON[self.dtype]
 
     @property
     def config_dtype(self) -> str:
-        """The name of the type in config.pbtxt, such as TYPE_FP32."""
+        """Name of the type in config.pbtxt, such as TYPE_FP32."""
         return "TYPE_STRING" if self.dtype == "string" else f"TYPE_{self.wire_dtype}"
 
     @property
     def numpy_dtype(self) -> npt.DTypeLike:
-        """The type of NumPy arrays."""
+        """Type of the NumPy arrays."""
         return np.object_ if self.dtype == "string" else np.dtype(self.dtype)
 
 
@@ -86,7 +86,7 @@ class Signature:
         return next(tensor for tensor in self.inputs if tensor.name == name)
 
     def positional(self) -> "Signature":
-        """Returns the tensors under the names of Triton's PyTorch backend."""
+        """Returns the signature with the tensor names of Triton's PyTorch backend."""
         named = dataclasses.replace
         return Signature(
             inputs=tuple(named(t, name=f"INPUT__{i}") for i, t in enumerate(self.inputs)),
@@ -95,7 +95,7 @@ class Signature:
 
     @property
     def network(self) -> "Signature":
-        """The tensors of the network itself, without those of raw rows."""
+        """The signature of the network itself, without the inputs of raw rows."""
         if LINE not in (tensor.name for tensor in self.inputs):
             return self
         inputs = (tensor for tensor in self.inputs if tensor.name in FEATURES)
@@ -105,12 +105,12 @@ class Signature:
 
     @property
     def recommends(self) -> bool:
-        """True for models of ratings, which return items."""
+        """Whether this is a model of ratings, which returns items."""
         return self.outputs[0].dtype != "float32"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Signature":
-        """Builds a signature from the values of deployment.json."""
+        """Builds a signature from the values in deployment.json."""
         inputs, outputs = (
             tuple(
                 TensorSignature(
@@ -132,11 +132,11 @@ PROBABILITY, LOGIT = "probability", "logit"
 def clicks_signature(
     num_numerical: int, num_categorical: int, num_list_slots: int = 0
 ) -> Signature:
-    """Returns the signature of a model of clicks, which may lack numerical or categorical features.
+    """Returns the signature of a model of clicks; it may lack numerical or categorical features.
 
     Args:
         num_numerical: M.
-        num_categorical: ids of a row; those of lists come last, each in as many slots as it may
+        num_categorical: ids of a row, those of lists last; each list has as many slots as it may
             have elements.
         num_list_slots: ids of lists among them, each with a factor.
     """
@@ -168,15 +168,15 @@ def with_raw_rows(
 ) -> Signature:
     """Adds the inputs of raw rows to the signature of a DLRM.
 
-    A request has `line`, of the log without its label; or `fields`, the texts of the features; or
-    the transformed features.
+    A request holds either `line`, a line of the log without its label; or `fields`, the texts of
+    the features; or the transformed features.
 
     Args:
-        signature: of the transformed features.
+        signature: signature with the transformed features.
         line: names of the columns of a line.
-        features: names of those that are features.
-        delimiter: between the fields of a line.
-        quote: around fields that may hold delimiters; empty for none.
+        features: names of the columns that are features.
+        delimiter: character between the fields of a line.
+        quote: character around fields that may hold delimiters; empty for none.
     """
     inputs = (
         TensorSignature(
@@ -204,10 +204,10 @@ def ratings_signature(
     """Returns the signature of a model of ratings.
 
     Args:
-        top_k: K.
+        top_k: K, items of an answer.
         history_length: items of a history, oldest first, padded with 0; -1 is any length.
-        raw_ids: items are the ids of the raw ratings, instead of numbers from 1.
-        titles: a further output has the title of each item.
+        raw_ids: whether items have the ids of the raw ratings, instead of numbers from 1.
+        titles: whether a further output holds the titles of the items.
     """
     item: Dtype = "string" if raw_ids else "int64"
     ragged = history_length == -1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Version policies: the versions of a model that a server answers with.
 
-`latest:N`, `all` or `specific:1,3`, as Triton's config.pbtxt defines them. A request that names no
-version gets the highest served one.
+`latest:N`, `all` or `specific:1,3`, as Triton's config.pbtxt defines them. A request that does not
+name a version gets the highest served one.
 """
 
 import re
@@ -17,10 +17,10 @@ _OTHER_LINE = re.compile(r"^\s*version_policy(?! \{ .* \}$)", re.MULTILINE)
 
 
 def check_policy(policy: str) -> None:
-    """Refuses a text that is no version policy.
+    """Refuses a text that is not a version policy.
 
     Raises:
-        UserError: says what is.
+        UserError: says which forms are valid.
     """
     if not _POLICY.fullmatch(policy):
         raise UserError(
@@ -40,7 +40,7 @@ def policy_line(policy: str) -> str:
 def policy_of(config: str) -> str:
     """Returns the policy in the text of a config.pbtxt."""
     line = _LINE.search(config)
-    if line is None:  # of a release that wrote none
+    if line is None:  # written by a release without policies
         return DEFAULT_POLICY
     kind = line[1].split()[0]
     numbers = ",".join(re.findall(r"\d+", line[1]))
@@ -48,7 +48,7 @@ def policy_of(config: str) -> str:
 
 
 def is_handwritten(config: str) -> bool:
-    """Returns True for a policy in another form than that of `policy_line`."""
+    """Returns whether a config.pbtxt has a policy in another form than `policy_line` writes."""
     return _OTHER_LINE.search(config) is not None
 
 
@@ -58,7 +58,7 @@ def with_policy(config: str, policy: str) -> str:
 
 
 def served_versions(policy: str, existing: Sequence[int]) -> list[int]:
-    """Returns the versions that a policy chooses of the existing ones, ascending.
+    """Returns the existing versions that a policy chooses, ascending.
 
     Raises:
         UserError: the policy names a version that does not exist.

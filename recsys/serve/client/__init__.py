@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of a served model: connection, requests and load."""
+"""Client of a served model: connection, requests and load tests."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency of a served model under requests that arrive at a rate.
+"""Latency of a served model under requests that arrive at a given rate.
 
 Clients that wait for their reply slow down with the server and hide its worst moments. Here
-requests arrive by a Poisson process, whatever the server does, and latency counts from the moment
-at which a request was due: one that had to wait for a free client has waited for the server.
+requests arrive by a Poisson process, whatever the server does. Latency counts from the moment at
+which a request was due, so waiting for a free client counts as waiting for the server.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ ARRIVALS_HEAD = (
 )
 
 _DOUBLINGS = 40
-"""Of the first rate, at most."""
+"""Largest number of doublings of the first rate."""
 _HALVINGS = 6
-"""Of the interval in which the largest rate lies: to 1/64 of a doubling."""
+"""Halvings of the interval that holds the largest rate: to 1/64 of a doubling."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class ArrivalsResult:
     """Latency of requests at a rate.
 
     Attributes:
-        batch_size: rows of a request, the mean where they differ.
+        batch_size: rows of a request; the mean if they differ.
         rate: requests that arrive per second.
         clients: requests that can be in flight.
-        latency: from the arrival of a request to its reply.
+        latency: time from the arrival of a request to its reply.
         arrived: requests of the measurement.
-        arriving_s: seconds from the beginning to the last arrival.
-        elapsed_s: seconds from the beginning to the last reply.
+        arriving_s: seconds from the start to the last arrival.
+        elapsed_s: seconds from the start to the last reply.
     """
 
     batch_size: float
@@ -53,7 +53,7 @@ class ArrivalsResult:
 
     @property
     def keeping_up(self) -> float:
-        """Replies per second over arrivals per second; 1 keeps up."""
+        """Replies per second divided by arrivals per second; a server that keeps up has 1."""
         return self.arriving_s / self.elapsed_s
 
     @property
@@ -86,16 +86,16 @@ def measure_arrivals(
     num_clients: int,
     seconds: float,
 ) -> ArrivalsResult:
-    """Measures a model under requests that arrive at a rate.
+    """Measures a model under requests that arrive at a given rate.
 
     Endpoint, requests and errors are those of `measure_load`.
 
     Args:
         endpoint: connection to the model.
-        requests: sent in turn.
+        requests: requests to send in turn.
         rate: requests per second.
         num_clients: requests that can be in flight; others wait, and their latency grows.
-        seconds: length of the arrivals; those of the first tenth do not count.
+        seconds: length of the arrivals; the first tenth of them is a warm-up and does not count.
     """
     due = arrival_times(rate, seconds, seed=0)
     replied = np.zeros_like(due)
@@ -112,7 +112,7 @@ def measure_arrivals(
 
     clients = Clients(endpoint, requests, num_clients, send)
     with clients.connected():
-        pass  # they end with the last arrival
+        pass  # clients end with the last arrival
     return ArrivalsResult(
         batch_size=sum(sent) / len(sent),
         rate=rate,
@@ -127,14 +127,14 @@ def measure_arrivals(
 def find_largest_rate(
     measure: Callable[[float], ArrivalsResult], p99_s: float, first_rate: float
 ) -> ArrivalsResult | None:
-    """Finds the largest rate with a 99th percentile within a limit.
+    """Finds the largest rate whose 99th percentile stays within a limit.
 
-    The rate, in requests per second, is doubled or halved until the limit lies between two rates,
-    then the interval is halved six times.
+    The rate, in requests per second, is doubled or halved until the limit lies between two rates.
+    Then the interval is halved six times.
 
     Returns:
-        The measurement at the largest rate within the limit; None if none above a thousandth of
-        the first was.
+        The measurement at the largest rate within the limit; None if every rate down to a
+        thousandth of the first exceeds the limit.
     """
     best: ArrivalsResult | None = None
     low, high, rate, halvings = 0.0, float("inf"), first_rate, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canary: a fraction of the requests goes to another version."""
+"""Canary: sends a fraction of the requests to another version."""
 
 import contextlib
 import hashlib
@@ -16,13 +16,13 @@ _HASH_BYTES = 8
 def canary(
     endpoint: Endpoint, version: int, fraction: float
 ) -> Iterator[Callable[[Arrays], Endpoint]]:
-    """Connects to two versions; yields a function that chooses one.
+    """Connects to two versions and yields a function that chooses one for each request.
 
     Args:
-        endpoint: connection to the model; its version gets the other requests, by default the
-            highest served one besides the canary.
-        version: version that is tried.
-        fraction: of the requests, from 0 to 1; the same ones each time.
+        endpoint: connection to the model; its version gets the other requests. By default that is
+            the highest served version other than the canary.
+        version: the canary, the version to try.
+        fraction: fraction of the requests, from 0 to 1; always the same requests.
 
     Raises:
         UserError: no other version is served.

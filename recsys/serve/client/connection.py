@@ -28,14 +28,14 @@ from recsys.serve.signature import FIELDS, HISTORY, LINE, Signature, TensorSigna
 
 Protocol = Literal["http", "grpc"]
 _SHOWN = 12
-"""Characters of a line that show what it is."""
+"""How many characters of a line a message shows."""
 
 
 class EndpointError(UserError):
-    """A server is unreachable, lacks the model, or refuses a request.
+    """A server is unreachable, does not have the model, or refuses a request.
 
     Attributes:
-        status: HTTP code or name of the gRPC code; empty without a response.
+        status: HTTP code, or name of the gRPC code; empty if there was no response.
     """
 
     def __init__(self, message: str, status: str = "", *, setting: str | None = None) -> None:
@@ -44,21 +44,21 @@ class EndpointError(UserError):
 
 
 class OverloadedError(EndpointError):
-    """A server refuses a request because too many wait."""
+    """A server refuses a request because too many are waiting."""
 
 
 _here = threading.local()
-"""Of each thread the number of open connections over HTTP."""
+"""Number of open HTTP connections of each thread."""
 _SCHEMES: Mapping[str, Protocol] = {"http://": "http", "grpc://": "grpc"}
 _OF_GRPC = ("dns:///", "ipv4:", "ipv6:", "unix:")
-"""Addresses in gRPC's own spelling, which it resolves."""
+"""Addresses in gRPC's own spelling, which gRPC resolves itself."""
 
 
 def address(url: str, protocol: Protocol = "http") -> tuple[str, Protocol]:
-    """Returns host:port of a URL, and its protocol, by default that given.
+    """Returns host:port and protocol of a URL; the protocol defaults to the given one.
 
     Raises:
-        EndpointError: it has no port, or names something else.
+        EndpointError: the URL has no port, or is not an address.
     """
     if url.startswith(_OF_GRPC):
         return url, "grpc"
@@ -67,14 +67,15 @@ def address(url: str, protocol: Protocol = "http") -> tuple[str, Protocol]:
         if url.startswith(scheme):
             host_port, protocol = url.removeprefix(scheme).rstrip("/"), named
     server, _, path = host_port.partition("/")
-    if path and (protocol == "grpc" or "//" in host_port):  # HTTP may lie behind a path of a proxy
+    if path and (protocol == "grpc" or "//" in host_port):  # a proxy may serve HTTP below a path
         raise EndpointError(
             f"`url` {url}: expected host:port, http://host:port or grpc://host:port", setting="url"
         )
     host, _, port = server.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= float(port) < 1 << 16:
         raise EndpointError(
-            f"`url` {url}: expected host:port with a port from 1 to 65535, as 127.0.0.1:8000; "
+            f"`url` {url}: expected host:port with a port from 1 to 65535, such as "
+            "127.0.0.1:8000; "
             "`recsys-recipes serve` prints its addresses",
             setting="url",
         )
@@ -83,28 +84,28 @@ def address(url: str, protocol: Protocol = "http") -> tuple[str, Protocol]:
 
 _REFUSED_FOR_LOAD = {
     "maximum queue size": "its queue is full (`max_queue_size` of the deployment)",
-    "Request timeout expired": "the request waited for too long (`timeout_us` of the deployment, "
+    "Request timeout expired": "the request waited too long (`timeout_us` of the deployment, "
     "or `timeout_s` of the client)",
 }
-"""Words of the server -> their meaning."""
+"""Message of the server -> what it means."""
 _NOT_HTTP = (("geventhttpclient.response", "HTTPParseError"), ("rapidjson", "JSONDecodeError"))
-"""Errors of a client whose server is none of HTTP, or not Triton's."""
+"""Exceptions of a client if the server does not speak HTTP, or is not Triton's."""
 _OF_OTHER_PROTOCOL = ("Socket closed", "Trying to connect an http1.x server", "Expected HTTP/")
-"""Words of a client whose server speaks the other protocol."""
+"""Messages of a client if the server speaks the other protocol."""
 _NOBODY_THERE = ("onnect", "DNS", "Name or service", "name resolution", "timed out")
-"""Words of a client that reached nobody; of connect and Connection."""
+"""Messages of a client that reached no server; "onnect" matches connect and Connection."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServerTimes:
-    """Cumulative statistics of a model since the server's start.
+    """Cumulative statistics of a model since the server started.
 
     Attributes:
         requests: successful requests.
         rows: rows of these requests.
         executions: runs of the model; fewer than requests if the server combined some.
         queue_s: seconds that requests waited, summed.
-        compute_s: seconds of computation, with copies of inputs and outputs, summed.
+        compute_s: seconds of computation, including copies of inputs and outputs, summed.
     """
 
     requests: int
@@ -120,25 +121,25 @@ class ServerTimes:
 
 
 class Endpoint:
-    """A connection to one model on a server, for one thread.
+    """A connection to one model on a server, for use by one thread.
 
     As a context manager it closes itself.
 
     Args:
         url: host:port of the server; http:// or grpc:// before it names the protocol.
         model: name of the model.
-        version: empty leaves the choice to the server.
-        protocol: of a URL that names none.
-        timeout_s: longest wait for each answer, about the model too.
+        version: version of the model; empty leaves the choice to the server.
+        protocol: protocol if the URL names none.
+        timeout_s: longest wait for each answer, also for answers about the model.
 
     Attributes:
-        max_batch_size: most rows of a request; None if the model sets no limit.
-        served_versions: versions that the server answers with; of a named version, it alone.
+        max_batch_size: largest number of rows of a request; None if the model sets no limit.
+        served_versions: versions that the server answers with; only `version` if it is named.
         answered: versions that answered requests.
 
     Raises:
-        EndpointError: the URL is malformed, the server cannot be reached or has no such model, or
-            tritonclient is not installed.
+        EndpointError: the URL is malformed, the server is unreachable or does not have the model,
+            or tritonclient is not installed.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Endpoint:
         if protocol == "http":
             for module, error in _NOT_HTTP:
                 self._broken += (getattr(importlib.import_module(module), error),)
-            # These are of each read, of which a server may make many: `_deadline` comes first.
+            # These limit each read, and a reply may take many reads: `_deadline` limits them all.
             limits = {"connection_timeout": 2 * timeout_s, "network_timeout": 2 * timeout_s}
             self._as_json: Mapping[str, Any] = {}
             self._timeout: Mapping[str, Any] = {}
@@ -209,13 +210,13 @@ class Endpoint:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; an open one delays a stopping server."""
+        """Closes the connection; an open one delays a server that stops."""
         self._client.close()
         if self.protocol == "http" and self._thread == threading.get_ident():
             self._thread = 0
             _here.connections -= 1
             if not _here.connections and threading.current_thread() is not threading.main_thread():
-                # It has two descriptors for each thread, which it would keep after its end.
+                # The pool holds two descriptors for each thread and would keep them.
                 importlib.import_module("gevent").get_hub().destroy()
 
     def _query(self, method: str) -> Any:
@@ -224,7 +225,7 @@ class Endpoint:
     def _late(self) -> EndpointError:
         return EndpointError(
             f"{self.model} at {self.url}: no answer within {self.timeout_s:g} s (`timeout_s`); the "
-            "server is busy or stands still, or another program has its port",
+            "server is busy or hangs, or another program has its port",
             "DEADLINE_EXCEEDED",
             setting="timeout_s",
         )
@@ -235,7 +236,7 @@ class Endpoint:
                 return function(*arguments, **options, **self._timeout)
         except self._refused as error:
             reason: Any = error
-            # gRPC says StatusCode.INVALID_ARGUMENT, HTTP 400.
+            # The code is StatusCode.INVALID_ARGUMENT over gRPC, 400 over HTTP.
             status = str(reason.status() or "").removeprefix("StatusCode.")
             if status == "DEADLINE_EXCEEDED":
                 raise self._late() from error
@@ -247,14 +248,14 @@ class Endpoint:
             text = f"{self.model} at {self.url}: {reason.message()}"
             if "unknown model" in text:
                 wrong = "version" if f"version {self.version} is" in text else "model"
-                text += f"; `{wrong}` is one that the server printed when it was ready"
+                text += f"; use a `{wrong}` that the server printed when it was ready"
             raise EndpointError(text + self._remedy(status, text), status) from error
-        except self._broken as error:  # of the HTTP client alone
+        except self._broken as error:  # raised only by the HTTP client
             text = f"{self.model} at {self.url}: no answer: {error}"
             raise EndpointError(text + self._remedy("UNAVAILABLE", text)) from error
 
     def _remedy(self, status: str, text: str) -> str:
-        """Returns the remedy where the model did not answer."""
+        """Returns advice for a model that did not answer."""
         if status != "UNAVAILABLE":
             return ""
         other = "http" if self.protocol == "grpc" else "grpc"
@@ -277,17 +278,17 @@ class Endpoint:
         rows = num_rows(arrays)
         if self.max_batch_size is not None and rows > self.max_batch_size:
             raise BadRequestError(
-                f"{rows} rows are more than the {self.max_batch_size} that {self.model} takes in "
+                f"{rows} rows are more than the {self.max_batch_size} that {self.model} accepts in "
                 "one request; send them in parts, or deploy with a larger `max_batch_size`",
                 setting="max_batch_size",
             )
 
     def predict(self, arrays: Arrays) -> dict[str, Any]:
-        """Sends rows, input -> [B, ...], and returns the outputs by name.
+        """Sends rows, input name -> [B, ...], and returns the outputs by name.
 
         Raises:
             BadRequestError: the arrays do not fit the signature; nothing was sent.
-            EndpointError: the server refuses them, or does not answer.
+            EndpointError: the server refuses the rows, or does not answer.
         """
         self.check(arrays)
         return self.send(arrays)
@@ -296,7 +297,7 @@ class Endpoint:
         """Sends rows without checking them.
 
         Raises:
-            EndpointError: the server refuses them, or does not answer.
+            EndpointError: the server refuses the rows, or does not answer.
         """
         to_wire = importlib.import_module("tritonclient.utils").np_to_triton_dtype
         inputs = []
@@ -309,7 +310,7 @@ class Endpoint:
             self.model,
             inputs,
             model_version=self.version,
-            timeout=round(self.timeout_s * 1e6),  # the server drops what nobody waits for any more
+            timeout=round(self.timeout_s * 1e6),  # the server drops requests nobody waits for
         )
         sent = response.get_response()
         self.answered.add(
@@ -351,7 +352,7 @@ class Endpoint:
 def predict_in_order(
     endpoint: Endpoint, requests: Iterable[Arrays], concurrency: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields responses in the order of requests; raises as `predict`.
+    """Yields responses in the order of the requests; raises the errors of `predict`.
 
     Requests are read while responses are consumed.
     """
@@ -359,7 +360,7 @@ def predict_in_order(
     opened: list[Endpoint] = []
 
     def predict(request: Arrays) -> dict[str, Any]:
-        if not hasattr(own, "endpoint"):  # its errors are those of the request
+        if not hasattr(own, "endpoint"):  # so that its errors are raised for the request
             own.endpoint = endpoint.again()
             opened.append(own.endpoint)
         response: dict[str, Any] = own.endpoint.predict(request)
@@ -382,13 +383,13 @@ def predict_in_order(
 
 
 def request_from_json(signature: Signature, text: str) -> Arrays:
-    """Parses a request, a JSON object with rows for each input.
+    """Parses a request: a JSON object with rows for each input.
 
-    Of a model from raw rows it may also be one row, with a value for each column of its log.
-    Numbers are converted to the types of the signature, without rounding.
+    For a model that takes raw rows it may also be a single row, with a value for each column of the
+    log. Numbers are converted to the types of the signature, without rounding.
 
     Raises:
-        BadRequestError: the text is no such object, or a value does not fit its input.
+        BadRequestError: the text is not such an object, or a value does not fit its input.
     """
     try:
         values = parse_json(text)
@@ -410,7 +411,7 @@ def request_from_json(signature: Signature, text: str) -> Arrays:
 
 
 def _form(signature: Signature, text: str = "") -> str:
-    """Returns the form of a request, for a raw line too."""
+    """Returns the form of a request as text, and for a raw line the form that takes it."""
     names = [tensor.name for tensor in signature.inputs]
     if LINE in names and "\t" in text:
         return f'{{"{LINE}": [[{json.dumps(text[:_SHOWN])[:-1]}..."]]}}'
@@ -419,18 +420,18 @@ def _form(signature: Signature, text: str = "") -> str:
 
 
 def _evened(tensor: TensorSignature, rows: Any) -> Any:
-    """Fills up short rows of any length; refuses other uneven ones."""
+    """Pads short rows of inputs of any length; refuses other rows of unequal length."""
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         return rows
     lengths = [len(row) for row in rows]
     if len(set(lengths)) <= 1:
         return rows
-    if tensor.shape == (-1,):  # a history, in which 0, or no text, stands for nothing
+    if tensor.shape == (-1,):  # a history, in which 0 and the empty string mean no item
         nothing = "" if tensor.dtype == "string" else 0
         return [row + [nothing] * (max(lengths) - len(row)) for row in rows]
     row = next(number for number, length in enumerate(lengths) if length != lengths[0])
     expected = ", ".join(map(str, tensor.shape))
-    pad = "; fill short ones up with 0" if tensor.name == HISTORY else ""
+    pad = "; pad short ones with 0" if tensor.name == HISTORY else ""
     raise BadRequestError(
         f"input {tensor.name!r}: expected [{expected}] in each row, got {lengths[0]} values in row "
         f"0 and {lengths[row]} in row {row}{pad}"
@@ -440,13 +441,13 @@ def _evened(tensor: TensorSignature, rows: Any) -> Any:
 def _tensor(
     metadata: Mapping[str, Any], optional: bool, told: Mapping[str, list[str]]
 ) -> TensorSignature:
-    """Returns a tensor of the model; `told` has parameters that `config_text` wrote."""
+    """Returns a tensor of the model; `told` holds parameters that `config_text` wrote."""
     name = metadata["name"]
     delimiter, quote = told.get(f"{name}_dialect", ("", ""))
     return TensorSignature(
         name=name,
         dtype=dtype_of_wire(metadata["datatype"]),
-        shape=tuple(int(n) for n in metadata["shape"][1:]),  # the first one is the batch
+        shape=tuple(int(n) for n in metadata["shape"][1:]),  # without the batch dimension
         optional=optional,
         columns=tuple(told.get(name, ())),
         delimiter=delimiter,
@@ -459,6 +460,6 @@ def _library(protocol: Protocol) -> Any:
         return importlib.import_module(f"tritonclient.{protocol}")
     except ModuleNotFoundError as error:
         raise EndpointError(
-            f"{error.name} is not installed, which talking to a server over {protocol} needs: "
+            f"{error.name} is not installed, but requests over {protocol} need it: "
             f"{command_for('triton')}"
         ) from error

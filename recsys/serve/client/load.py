@@ -20,13 +20,13 @@ TABLE_HEAD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Latency and throughput seen by clients and by the server.
+    """Latency and throughput as clients and the server measure them.
 
     Attributes:
-        batch_size: rows of a request, the mean where they differ.
-        latency: latency of the requests, as a client sees it.
+        batch_size: rows of a request; the mean if they differ.
+        latency: latency of the requests, as clients see it.
         requests_per_s: throughput of all clients together.
-        server: statistics of the server over the measurement.
+        server: statistics of the server during the measurement.
     """
 
     batch_size: float
@@ -59,7 +59,7 @@ def measure_load(
 
     Args:
         endpoint: connection to the model; each client opens another one.
-        requests: sent in turn; checked before the measurement.
+        requests: requests to send in turn; they are checked before the measurement.
         concurrency: number of clients.
         seconds: length of the measurement, after a warm-up of a tenth of it.
 
@@ -105,7 +105,7 @@ def measure_load(
 
 
 def batch_text(batch_size: float) -> str:
-    """Formats the column of the rows of a request."""
+    """Formats the number of rows of a request as a table column."""
     return f"{round(batch_size, 1):8.10g}"
 
 
@@ -113,11 +113,11 @@ class Clients:
     """Clients of a model, each with a thread and a connection.
 
     Args:
-        send: sends the requests of a client, by its number and connection.
+        send: sends the requests of a client, given its number and connection.
 
     Attributes:
-        started: time at which all were connected, before any sends.
-        finish: ends the clients when it is set, as by one that fails.
+        started: time at which all clients were connected, before the first request.
+        finish: event that ends the clients, also set by a client that fails.
 
     Raises:
         BadRequestError: a request does not fit the model.
@@ -144,7 +144,7 @@ class Clients:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
-        """Connects all clients and runs the block while they send.
+        """Connects all clients, and runs the block while they send.
 
         Raises:
             EndpointError: a client could not connect, or a request failed.
@@ -158,7 +158,7 @@ class Clients:
             yield
         except threading.BrokenBarrierError:
             raise self._failures[0] from None
-        except RuntimeError:  # the system gives no more threads
+        except RuntimeError:  # the system cannot start more threads
             self._all_connected.abort()
             raise
         finally:

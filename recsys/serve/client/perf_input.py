@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as a file for perf_analyzer's --input-data.
+"""Writes requests as a file for perf_analyzer's --input-data.
 
-perf_analyzer draws values at random without one, which ids outside their tables make errors of.
+Without a file perf_analyzer draws random values, and ids outside their tables cause errors.
 """
 
 import itertools
@@ -21,7 +21,7 @@ def write_perf_input(
 ) -> int:
     """Writes rows of requests, which perf_analyzer batches with -b; returns their number.
 
-    Shapes leave out the batch dimension where the model has one of its own (`batched`).
+    If the model has a batch dimension (`batched`), shapes leave it out.
     """
     entries = [
         {name: _tensor(array, batched) for name, array in row.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of requests, the same in server and client."""
+"""Checks of requests, shared by server and client."""
 
 import json
 import math
@@ -19,27 +19,28 @@ Arrays = Mapping[str, Array]
 _MOST_INT64 = 2**63 - 1
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _SHOWN = 40
-"""Characters of a value that show what it is."""
+"""How many characters of a value a message shows."""
 
 
 class BadRequestError(UserError):
-    """A request with a wrong value, named in the message."""
+    """A request has a wrong value, which the message names."""
 
 
 def num_rows(request: Arrays) -> int:
-    """Returns B of a request."""
+    """Returns B, the number of rows of a request."""
     return len(next(iter(request.values())))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the value of a JSON text from outside.
+    """Returns the value of an untrusted JSON text.
 
     Raises:
-        ValueError: it is no JSON, too deep, or has a string that is no Unicode text.
+        ValueError: the text is not JSON, is nested too deeply, or has a string that is not valid
+            Unicode.
     """
     try:
         value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair has no bytes
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half a surrogate pair
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return value
@@ -49,7 +50,7 @@ def array_of_json(tensor: TensorSignature, rows: Any) -> Array:
     """Converts the rows of an input, lists of values, without rounding.
 
     Raises:
-        BadRequestError: names the row and value that do not fit.
+        BadRequestError: names the row and the value that does not fit.
     """
     if not isinstance(rows, list):
         raise BadRequestError(f"input {tensor.name!r}: expected a list of rows, got {_shown(rows)}")
@@ -72,7 +73,7 @@ def _shown(value: Any) -> str:
 
 
 def _unlike(tensor: TensorSignature, value: Any) -> str:
-    """Returns the expected kind of value; empty if this is one."""
+    """Returns the expected kind of value; empty if the value is of that kind."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if tensor.dtype == "bool":
         return "" if isinstance(value, bool) else "true or false"
@@ -88,11 +89,11 @@ def _unlike(tensor: TensorSignature, value: Any) -> str:
 
 
 def row_of_columns(signature: Signature, values: Mapping[str, Any]) -> Arrays:
-    """Returns the request of a row that is given by columns.
+    """Returns the request for one row that is given by columns.
 
     Args:
-        signature: of a model that takes `fields`.
-        values: name of a column -> its text or number; None, or no entry, is missing.
+        signature: signature of a model that takes `fields`.
+        values: name of a column -> its text or number; a missing column, or None, is missing data.
 
     Raises:
         BadRequestError: a column is unknown, or its value is neither text nor number.
@@ -106,8 +107,8 @@ def row_of_columns(signature: Signature, values: Mapping[str, Any]) -> Arrays:
             )
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise BadRequestError(
-                f"column {name}: expected a text, a number or null, got {value!r}; a list "
-                "is one text, as in the raw log"
+                f"column {name}: expected a text, a number or null, got {value!r}; write a list "
+                "as one text, as in the raw log"
             )
     given = [values.get(name) for name in features]
     texts = ["" if value is None else str(value) for value in given]
@@ -168,9 +169,9 @@ def check_ids(name: str, ids: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
     """Refuses ids outside [0, end).
 
     Args:
-        name: name of the input.
-        ids: [B, F] ids.
-        ends: [F] ends of the ranges, or a single one for all.
+        name: name of the input, for the message.
+        ids: [B, F] int64.
+        ends: [F] int64 ends of the ranges, or [1] for all features.
 
     Raises:
         BadRequestError: names row, feature, value and range.

@@ -24,36 +24,36 @@ from prometheus_client import (
 from recsys.serve.server.ports import check_port, family_of, free_ports
 from recsys.serve.server.process import Version, version_text
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # would be metrics of their own
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they would be separate metrics
 
 Status = Literal["starting", "ok", "degraded", "restarting", "unknown"]
 
 _FRESH_S = 10.0
-"""A report older than this does not say that all is well: looks are half a second apart."""
+"""A report older than this does not count as ok; new ones come every half second."""
 _STALE_S = 60.0
-"""A report older than this is not believed at all."""
+"""A report older than this is ignored."""
 _METRICS_S = 5.0
 """Longest wait for the server's own metrics; Prometheus waits 10 s by default."""
 _CONNECTION_S = 10.0
-"""Longest life of a connection, however slowly its bytes come."""
+"""Longest life of a connection, however slowly its bytes arrive."""
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class HealthReport:
-    """State of a server and its models at a moment.
+    """State of a server and its models at one moment.
 
     Attributes:
-        status: ok; degraded, if a model or its newest version does not load, or the last look at
-            server and repository failed; else not serving.
-        fault: why that look failed; empty if it did not.
+        status: ok; degraded, if a model or its newest version does not load, or the last check of
+            server and repository failed; otherwise not serving.
+        fault: why that check failed; empty if it did not.
         models: name -> versions that answer.
         failures: version -> reason why it does not answer.
         restarts: time and reason of each of the last restarts, of the server or of a model.
-        num_restarts: restarts since the program began.
-        probes: version -> monotonic time at which its recorded row was last answered right.
-        failed_probes: version -> number of times that it was not.
-        listed: names of all models that the server was to load.
+        num_restarts: restarts since the program started.
+        probes: version -> monotonic time of the last correct answer to its recorded row.
+        failed_probes: version -> number of wrong or missing answers to that row.
+        listed: names of all models that the server should load.
         metrics_url: host:port of the server's own metrics; empty before its first start.
     """
 
@@ -70,10 +70,10 @@ class HealthReport:
     made: float = dataclasses.field(default_factory=time.monotonic)
 
     def current(self) -> tuple[Status, str]:
-        """Returns the status at this moment, and what is wrong; only a fresh look says ok."""
+        """Returns the current status, and what is wrong; only a recent report counts as ok."""
         age_s = time.monotonic() - self.made
         if age_s > _STALE_S:
-            return "unknown", f"the supervisor stands still for {age_s:.0f} s"
+            return "unknown", f"the supervisor has hung for {age_s:.0f} s"
         if age_s > _FRESH_S and self.status in ("ok", "degraded"):
             return "degraded", f"the last look at the server ended {age_s:.0f} s ago"
         return self.status, self.fault
@@ -88,13 +88,14 @@ class HealthReport:
 class HealthEndpoint:
     """Answers GET /healthz, /healthz/MODEL and /metrics in a thread; a context manager.
 
-    The status of health is 200 while the server, or the model, answers requests, else 503; 404 of a
-    model that a server which answers has not. A server none of whose models answers any more does
-    not answer. /metrics are the server's own, if it gives them, and what only its supervisor knows.
+    The status is 200 while the server, or the model, answers requests; 503 if not; and 404 if the
+    server is up but does not have the model. A server counts as down if none of its models answers
+    any more. /metrics combines the server's own metrics, if it gives them, with those that only its
+    supervisor knows.
 
     Attributes:
-        report: what is answered; replaced as a whole.
-        port: the port; a free one where 0 was asked for.
+        report: the answer; always replaced as a whole.
+        port: the port; a free one if 0 was asked for.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -109,7 +110,7 @@ class HealthEndpoint:
                 self._deadline.start()
 
             def _end(self) -> None:
-                with contextlib.suppress(OSError):  # it has ended
+                with contextlib.suppress(OSError):  # the connection has ended
                     self.connection.shutdown(socket.SHUT_RDWR)
 
             def finish(self) -> None:
@@ -132,7 +133,7 @@ class HealthEndpoint:
             do_HEAD = do_GET  # noqa: N815
 
             def log_message(self, format: str, *args: object) -> None:
-                """Leaves probes out of the program's output."""
+                """Keeps probes out of the program's output."""
 
         class Server(http.server.ThreadingHTTPServer):
             address_family = family_of(host)
@@ -141,12 +142,12 @@ class HealthEndpoint:
             def get_request(self) -> Any:
                 try:
                     return super().get_request()
-                except OSError:  # no descriptor is left, and the connection waits for one
+                except OSError:  # no descriptor is left; the connection waits for one
                     time.sleep(0.1)
                     raise
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """Leaves out connections that broke, or found no thread."""
+                """Ignores connections that broke, or for which no thread could start."""
 
         self.port = port or free_ports(host, ["health_port"])["health_port"]
         check_port(host, "health_port", self.port)
@@ -187,12 +188,12 @@ class HealthEndpoint:
             url = f"http://{report.metrics_url}/metrics"
             with urllib.request.urlopen(url, timeout=_METRICS_S) as response:
                 return bytes(response.read()) + own
-        except (OSError, http.client.HTTPException):  # it is being started again
+        except (OSError, http.client.HTTPException):  # the server is restarting
             return own
 
 
 def _own_metrics(report: HealthReport) -> bytes:
-    """Returns the text of what the server's own metrics do not say."""
+    """Returns the metrics that the server itself does not report, as text."""
     degraded, starts = report.current()[0] == "degraded", {(): report.num_restarts}
     ready = {
         (model, str(number)): 1

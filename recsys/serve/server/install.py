@@ -2,9 +2,9 @@
 """Finds a Triton server on this machine and checks its requirements.
 
 NVIDIA's container has a complete tritonserver on the PATH. On other machines the PyPI package
-nvidia-pytriton has the binary: Triton core 2.51 (24.10) with the Python backend alone. Its stubs
-are in a folder per Python version, so the backend is copied to a folder of our own, beside our
-native one where that is built.
+nvidia-pytriton has the binary: Triton core 2.51 (24.10) with only the Python backend. Its stubs are
+in one folder per Python version. So the backend is copied to a folder of our own, next to our
+native backend if that is built.
 """
 
 import importlib.util
@@ -23,27 +23,27 @@ from recsys.serve.server import native_backend
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
 _PRIVATE = Path(__file__).with_name("libprivate.so")
-"""Keeps a server's key and shared memory from other users, and ends it with its supervisor."""
+"""Hides a server's key and shared memory from other users, and ends it with its supervisor."""
 
 _ENVIRONMENT = ROOT / ".venv-triton"
-"""Environment of a checkout with a server, which `make triton-env` makes."""
+"""Environment with a server that `make triton-env` creates in a checkout."""
 
 
 class ServerError(UserError):
-    """A Triton server is missing, fails to start, or refuses."""
+    """A Triton server is missing, fails to start, or refuses a request."""
 
     exit_code = FAILED
 
 
 class ServerInstall(NamedTuple):
-    """A Triton server: its command, and variables to add to those of this process."""
+    """A Triton server: its command, and variables to add to this process's environment."""
 
     command: list[str]
     environment: dict[str, str]
 
 
 def python_with_server() -> Path | None:
-    """Returns the Python of `make triton-env` where only that one has a server, else None."""
+    """Returns the Python of `make triton-env` if only that one has a server, else None."""
     python = _ENVIRONMENT / "bin" / "python"
     here = shutil.which("tritonserver") or importlib.util.find_spec("pytriton")
     if here or not IS_CHECKOUT or not os.access(python, os.X_OK):
@@ -52,14 +52,14 @@ def python_with_server() -> Path | None:
 
 
 def find_server(backends: Path) -> ServerInstall:
-    """Finds tritonserver on the PATH, else the one of nvidia-pytriton.
+    """Finds tritonserver on the PATH, or else the one of nvidia-pytriton.
 
     Args:
-        backends: empty folder that receives the backends of nvidia-pytriton's server, and what
-            every server loads.
+        backends: empty folder to fill with the backends of nvidia-pytriton's server, and with
+            what every server loads.
 
     Raises:
-        ServerError: there is none, or it does not fit this Python.
+        ServerError: there is no server, or it does not fit this Python.
     """
     on_path, spec = shutil.which("tritonserver"), importlib.util.find_spec("pytriton")
     if on_path is None and (spec is None or spec.origin is None):
@@ -77,7 +77,7 @@ def find_server(backends: Path) -> ServerInstall:
     root = Path(spec.origin).parent / "tritonserver"
     libraries = root.parents[1] / "nvidia_pytriton.libs"
     _fill_backends(root, backends)
-    # The stub takes the packages of the first python3 on the PATH, and no PYTHONPATH.
+    # The stub uses the packages of the first python3 on the PATH, and ignores PYTHONPATH.
     loaded["PATH"] = _joined(Path(sys.prefix) / "bin", os.getenv("PATH"))
     loaded["LD_LIBRARY_PATH"] = _joined(libpython_folder(), libraries, os.getenv("LD_LIBRARY_PATH"))
     binary = root / "bin" / "tritonserver"
@@ -89,7 +89,7 @@ def _joined(*paths: object) -> str:
 
 
 def _preloaded(folder: Path) -> Path:
-    """Returns our library for LD_PRELOAD, or a copy if its path has a blank or colon."""
+    """Returns our library for LD_PRELOAD; a copy if its path has a blank or a colon."""
     if not _PRIVATE.is_file():
         raise ServerError(
             f"{_PRIVATE}, which keeps requests and the server's key from other users of "
@@ -109,7 +109,7 @@ def _fill_backends(root: Path, backends: Path) -> None:
         )
     folder = backends / "python"
     folder.mkdir()
-    # Copies, since the server refuses links that lead out of the folder of backends.
+    # Copies, because the server refuses links that lead out of the folder of backends.
     for file in (*(root / "backends" / "python" / name for name in _PYTHON_BACKEND), stub):
         shutil.copy2(file, folder)
     if native_backend.is_built():
@@ -121,7 +121,7 @@ def libpython_folder() -> Path:
     """Returns the folder of this Python's shared library, for the stub.
 
     Raises:
-        ServerError: this Python has none.
+        ServerError: this Python has no shared library.
     """
     name = sysconfig.get_config_var("INSTSONAME") or ""
     of_python = map(sysconfig.get_config_var, ("LIBDIR", "LIBPL"))
@@ -134,11 +134,11 @@ def libpython_folder() -> Path:
             return library.parent
     raise ServerError(
         f"{sys.executable} was built without a shared libpython, which Triton's Python backend "
-        "embeds; install it (Debian and Ubuntu: apt install libpython3-dev), or make the "
+        "embeds; install it (Debian and Ubuntu: apt install libpython3-dev), or create the "
         f"environment from another Python: {command_for('triton environment')}"
     )
 
 
-if __name__ == "__main__":  # `make triton-env` looks for a Python with it
+if __name__ == "__main__":  # `make triton-env` runs this to find a suitable Python
     _fits = (3, 11) <= sys.version_info[:2] <= (3, 12)  # NumPy 1.26 has no wheels for later ones
     sys.exit(None if _fits and libpython_folder() else f"Python {sys.version} does not fit")

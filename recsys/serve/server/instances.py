@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of this machine, and among them the Python instances of a server (Linux).
+"""Processes of this machine, including the Python instances of a server (Linux).
 
-Triton calls an instance ready that has died or was stopped: only its process tells.
+Triton calls an instance ready even if it has died or was stopped. Only its process shows that.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 _COMMAND_SHOWN = "triton_python_backend_stub"[:15]
-"""The kernel cuts the name of a process."""
+"""The kernel cuts the names of processes to this length."""
 _NAME_FIELD = 8
-"""Place of the instance's name in the arguments of its process."""
+"""Position of the instance's name among the arguments of its process."""
 
 
 class Process(NamedTuple):
     """A process of this machine.
 
     Attributes:
-        command: name of its program, of 15 characters at most.
+        command: name of its program, at most 15 characters.
         state: letter of the kernel: Z has ended, T was stopped by a signal.
     """
 
@@ -33,10 +33,10 @@ class Process(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """A process of one instance.
+    """The process of one instance.
 
     Attributes:
-        fault: why it does not work, unnoticed by the server; empty if it does.
+        fault: why it does not work, although the server has not noticed; empty if it works.
         name: name of the instance, such as dlrm_0_0; empty if it was never seen alive.
         version_folder: folder of its model.py; the version's unless a backend has its own.
     """
@@ -52,7 +52,7 @@ class Instance(NamedTuple):
         return self.name.rsplit("_", 2)[0]
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills the process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -70,14 +70,14 @@ def read_process(pid: int) -> Process:
     Raises:
         FileNotFoundError, ProcessLookupError: it has ended.
     """
-    # The name in brackets may have spaces; the other fields follow it.
+    # The name in brackets may contain spaces; the other fields follow it.
     start, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     state, parent = rest.split()[:2]
     return Process(pid, start.partition("(")[2], state, int(parent))
 
 
 def find_instances(server_pid: int) -> list[Instance]:
-    """Returns the instances of a server, by process id; a dead one has no name left."""
+    """Returns the instances of a server, by process id; a dead one no longer has a name."""
     instances = []
     for process in processes():
         if process.parent != server_pid or process.command != _COMMAND_SHOWN:
@@ -92,7 +92,7 @@ def find_instances(server_pid: int) -> list[Instance]:
 
 
 class Instances:
-    """Knows the instances of one server from one look at them to the next."""
+    """Tracks the instances of one server from one look to the next."""
 
     def __init__(self, server_pid: int) -> None:
         self._server_pid = server_pid
@@ -101,7 +101,7 @@ class Instances:
         self._ends: dict[int, float] = {}
 
     def look(self) -> None:
-        """Takes note of the processes that there are; kills replaced ones whose time is over."""
+        """Records the current processes; kills replaced instances whose time is over."""
         before, self._known = self._known, {}
         self._failing = {pid for pid, instance in before.items() if instance.fault}
         for found in find_instances(self._server_pid):
@@ -113,14 +113,14 @@ class Instances:
                 self._known[pid].kill()
 
     def of(self, model: str) -> list[Instance]:
-        """Returns those of a model."""
+        """Returns the instances of a model."""
         return [instance for instance in self._known.values() if instance.model == model]
 
     def dead(self) -> list[Instance]:
-        """Returns those that do not work, and are not to end.
+        """Returns the instances that do not work and are not about to end.
 
-        One at two looks in a row: at a single look it may be one that ends in order. One that was
-        never seen alive was of a load that failed.
+        An instance counts after two looks in a row; at a single look it may be ending in order. One
+        that was never seen alive belongs to a load that failed.
         """
         return [
             each
@@ -129,8 +129,8 @@ class Instances:
         ]
 
     def end_by(self, replaced: Iterable[Instance], when: float) -> None:
-        """Notes by when instances that were replaced are to have ended.
+        """Sets the time by which replaced instances must have ended.
 
-        A request that nobody answers would keep them for ever.
+        Otherwise a request that is never answered would keep them forever.
         """
         self._ends |= {instance.pid: when for instance in replaced}

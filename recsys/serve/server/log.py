@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log of a server: its size and what it says about failures."""
+"""Log of a server: bounds its size, and finds the reasons of failures in it."""
 
 import os
 import re
@@ -9,10 +9,10 @@ from pathlib import Path
 _REASON_LINES = 12
 _ERROR_LINE = re.compile(r"E\d{4} |error: ")
 _NO_GPU = re.compile("CudaDriverHelper|NVML|DCGM")
-"""Messages of the server on every machine without a GPU."""
+"""Messages that the server prints on every machine without a GPU."""
 _LOADED = re.compile(r"successfully loaded '(.+?)'")
 _USAGE = re.compile(r"^Usage: .*^\t[^\n]*\n", re.MULTILINE | re.DOTALL)
-"""Printed before or after the argument that is refused."""
+"""Printed before or after the argument that the server refuses."""
 
 
 def _for_this_user(path: str, flags: int) -> int:
@@ -20,13 +20,13 @@ def _for_this_user(path: str, flags: int) -> int:
 
 
 class ServerLog:
-    """A new log; the one before is kept as FILE.1.
+    """A new log file; the previous one is kept as FILE.1.
 
-    It is kept open, and so read and cut where logrotate or a cleaner took its file away.
+    It is kept open, so it can be read and cut even if logrotate or a cleaner removed its file.
 
     Attributes:
-        file: its path.
-        writer: descriptor for its writer, who goes on at the end when the log is cut.
+        file: path of the log.
+        writer: descriptor for the writer, which continues at the end when the log is cut.
     """
 
     def __init__(self, file: Path) -> None:
@@ -39,11 +39,11 @@ class ServerLog:
         self.writer = self._opened.fileno()
 
     def close(self) -> None:
-        """Closes the log, which can still be read by its path."""
+        """Closes the log; it can still be read by its path."""
         self._opened.close()
 
     def limit(self, most_bytes: int) -> str:
-        """Moves a log that is too large to FILE.1, under its writer; returns what is wrong."""
+        """Moves a log that is too large to FILE.1 while it is written; returns any fault."""
         try:
             if os.fstat(self.writer).st_size > most_bytes:
                 self._opened.seek(0)
@@ -52,7 +52,7 @@ class ServerLog:
                     shutil.copyfileobj(self._opened, earlier)
                 self._opened.truncate(0)
         except OSError as error:
-            return f"the log cannot be kept small: {error}"
+            return f"the size of the log cannot be limited: {error}"
         if self.file.exists() and os.path.samestat(self.file.stat(), os.fstat(self.writer)):
             return ""
         return (
@@ -66,7 +66,7 @@ class ServerLog:
         return os.pread(self.writer, size, 0).decode(errors="replace")
 
     def loaded_models(self) -> set[str]:
-        """Returns the models that were loaded, before the server answers."""
+        """Returns the models that were loaded before the server was ready."""
         return set(_LOADED.findall(self.text()))
 
     def model_error(self, model: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of a running server: loads what changes, and tells what answers and what does not.
+"""Models of a running server: loads what has changed, and finds out which versions answer.
 
-Triton's own polling loads a version that fails again at each look, and meanwhile looks for nothing
-else. Here each model loads once for each change of its folder, in a thread of its own.
+Triton's own polling loads a failing version again at each look, and looks for nothing else
+meanwhile. Here each model loads once for each change of its folder, in a thread of its own.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from recsys.serve.server.process import TritonServer, Version, version_text
 from recsys.serve.version_policy import is_handwritten, policy_of, served_versions
 
 _NOT_READ = "failed to poll"
-"""Words of the server about a model whose configuration cannot be read."""
+"""Message of the server about a model whose configuration cannot be read."""
 _UNLOADED = "unloaded"
-"""Reason that it gives for a version that another one replaced."""
+"""Reason that the server gives for a version that another one replaced."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,8 +29,8 @@ class _Load:
     """A load under way.
 
     Attributes:
-        replaced: instances that it replaces, of files that did not change.
-        error: why it failed; empty until it has.
+        replaced: instances that it replaces although their files did not change.
+        error: why it failed; empty unless it has.
     """
 
     thread: threading.Thread
@@ -43,10 +43,10 @@ class Models:
     """The models of one server.
 
     Attributes:
-        ready: versions that answer -> the executions that they have completed.
-        unloaded: versions that are missed -> why they do not load.
-        failures: versions -> why they do not answer, or answer wrong.
-        fault: what is wrong with the repository, or that no version answers; empty if all is well.
+        ready: versions that answer -> number of executions that they have completed.
+        unloaded: versions that should answer -> why they do not load.
+        failures: versions -> why they do not answer, or answer wrongly.
+        fault: what is wrong with the repository, or that no version answers; empty if neither.
     """
 
     def __init__(self, server: TritonServer) -> None:
@@ -64,16 +64,16 @@ class Models:
 
     @property
     def listed(self) -> frozenset[str]:
-        """The models that are to be served."""
+        """The models that should be served."""
         return frozenset(self._server.settings.models or self._stamps)
 
     @property
     def loading(self) -> dict[str, float]:
-        """The models for which a load is under way, and for how many seconds."""
+        """The models that are being loaded, and for how many seconds."""
         return {name: time.monotonic() - load.began for name, load in self._loads.items()}
 
     def is_ready(self, instance: Instance) -> bool:
-        """Tells if the version of an instance is one that the server calls ready."""
+        """Returns whether the server calls the version of an instance ready."""
         folder = instance.version_folder.name
         return any(
             model == instance.model and (number == folder or not folder.isdecimal())
@@ -81,16 +81,16 @@ class Models:
         )
 
     def look(self, poll_secs: float) -> None:
-        """Begins to load what has changed, where the last look is long enough ago.
+        """Begins to load what has changed, if the last look is long enough ago.
 
         Two looks in a row must find the same files: a model that is being copied into the
-        repository is loaded once that has ended.
+        repository is loaded once the copy is complete.
         """
         if not poll_secs or time.monotonic() - self._looked < poll_secs:
             return
         try:
             stamps = self._repository.stamps()
-        except OSError:  # it is away, as the server's list will say
+        except OSError:  # the repository is unavailable, as the server's list will say
             return
         before, self._seen, self._looked = self._seen, stamps, time.monotonic()
         for name in self._stamps.keys() - stamps.keys() - self._loads.keys():
@@ -103,7 +103,7 @@ class Models:
                 self._stamps[name] = stamp
 
     def renew(self, name: str, instances: Sequence[Instance]) -> None:
-        """Begins to replace the instances of a model that is not being loaded."""
+        """Begins to replace the instances of a model, unless it is being loaded."""
         self._begin(name, self._server.renew, instances)
         self._note_renewed()
 
@@ -121,7 +121,7 @@ class Models:
         self._loads[name] = load
 
     def end_loads(self) -> list[Instance]:
-        """Notes the loads that have ended; returns the instances that these replaced.
+        """Records the loads that have ended; returns the instances that they replaced.
 
         Raises:
             ServerError: new instances do not load.
@@ -159,7 +159,7 @@ class Models:
             gone = self.ready.keys() - {(m["name"], m.get("version", "")) for m in index}
             if gone and not self._server.settings.poll_secs:
                 named = ", ".join(map(version_text, sorted(gone)))
-                self.fault = f"{named}: not in {self._repository.root} any more; "
+                self.fault = f"{named}: no longer in {self._repository.root}; "
                 self.fault += "answers until the next start"
         self._answered |= bool(self.ready)
         if self._answered and not self.ready and not self.fault:
@@ -168,32 +168,32 @@ class Models:
         self._note_renewed()
 
     def _note_renewed(self) -> None:
-        """Notes that models whose instances are being replaced may not answer."""
+        """Records that models whose instances are being replaced may not answer."""
         renewed = {name for name, load in self._loads.items() if load.replaced}
         why = "new instances are loaded: one does not work"
         self.failures |= {version: why for version in self.ready if version[0] in renewed}
 
     def _find_unloaded(self, index: list[dict[str, Any]]) -> dict[Version, str]:
-        """Returns the versions that are missed, and why they do not load."""
+        """Returns the versions that should answer but do not load, and why."""
         newest = {name: int(n) for name, n in sorted(self.ready, key=lambda v: int(v[1]))}
         known = {model["name"] for model in index if model.get("state")}
         unloaded = dict[Version, str]()
         for model in index:
             name, number, state = model["name"], model.get("version", ""), model.get("state")
             reason = model.get("reason", "") if state == "UNAVAILABLE" else ""
-            if state == "LOADING":  # again, perhaps
+            if state == "LOADING":  # possibly again
                 reason = self.unloaded.get((name, number), "")
             is_missed = not number or int(number) > newest.get(name, -1)
             if reason and reason != _UNLOADED and is_missed and self._is_chosen(name, number):
                 unloaded[name, number] = reason
-        # The configuration of the others cannot be read, or they have no version.
+        # The configuration of the other models cannot be read, or they have no version.
         for name in sorted((self.listed - known - self._loads.keys()) | self._unread.keys()):
             if (self._repository.root / name).is_dir():
                 unloaded[name, ""] = self._unread.get(name) or self._server.log.model_error(name)
         return unloaded
 
     def _is_chosen(self, name: str, version: str) -> bool:
-        """Tells if the policy chooses a version, or cannot be read."""
+        """Returns whether the policy chooses a version, or cannot be read."""
         try:
             config = self._repository.config_file(name).read_text()
             chosen = served_versions(policy_of(config), self._repository.versions(name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared library of the native backend, which setup.py builds."""
+"""The shared library of the native backend, built by setup.py."""
 
 from pathlib import Path
 
@@ -10,5 +10,5 @@ LIBRARY = Path(__file__).with_name(f"libtriton_{NAME}.so")
 
 
 def is_built() -> bool:
-    """Tells if the library is there."""
+    """Returns whether the library exists."""
     return LIBRARY.is_file()

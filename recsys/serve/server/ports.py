@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports that a server can listen on, at later starts too."""
+"""Ports that a server can listen on, also after a restart."""
 
 import random
 import socket
@@ -13,17 +13,17 @@ _LOWEST = 10_000
 
 
 def url_host(host: str) -> str:
-    """Returns a host for a URL: an IPv6 address in brackets."""
+    """Returns a host as URLs spell it: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """Returns the family of a host's address."""
+    """Returns the address family of a host."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def check_port(host: str, name: str, port: int) -> None:
-    """Refuses a port that another program has, which would answer for the new server."""
+    """Refuses a port of another program, which would answer instead of the new server."""
     if error := _refusal(host, port, reuse=True):  # closed connections do not count
         raise ServerError(
             f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({error}); choose "
@@ -33,9 +33,10 @@ def check_port(host: str, name: str, port: int) -> None:
 
 
 def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
-    """Returns a port for each name that nothing listens on.
+    """Returns a free port for each name.
 
-    Not of those that the system gives to connections: one of these could have it at a restart.
+    The ports lie outside the range that the system gives to connections. Otherwise a connection
+    could take one during a restart.
 
     Raises:
         ServerError: no program can listen on the host.
@@ -49,7 +50,7 @@ def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
 
 
 def _refusal(host: str, port: int, *, reuse: bool = False) -> OSError | None:
-    """Returns why no program can listen on a port; None if one can."""
+    """Returns why no program can listen on a port; None if it is free."""
     try:
         with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a server rows whose answers were recorded at deployment.
+"""Sends a server rows whose answers were recorded at deployment, and compares the answers.
 
-A server calls a model ready whose instance hangs, or whose weights were damaged in memory.
+A server calls a model ready even if an instance hangs, or its weights were damaged in memory.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ from recsys.serve.server.process import TritonServer, Version, version_text
 
 PROBE_FILE = "probe.json"
 SILENCE_S = 30.0
-"""A server or version that answers nothing for this long stands still."""
+"""A server or version that answers nothing for this long, in seconds, hangs."""
 _NO_ANSWER = ("", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
 
 
 def write_probe(folder: Path, request: Arrays, answer: Arrays, tolerance: float) -> None:
-    """Records a request, [1, ...] each, and its answer.
+    """Records a request of one row, arrays [1, ...], and its answer.
 
-    A number of a later answer may differ by the tolerance, relatively where it is above 1.
+    Numbers of later answers may differ by the tolerance, relatively if above 1.
     """
     sides = {"inputs": request, "outputs": answer}
     values: dict[str, Any] = {
@@ -48,18 +48,18 @@ def write_probe(folder: Path, request: Arrays, answer: Arrays, tolerance: float)
 
 @dataclasses.dataclass(slots=True)
 class Probe:
-    """The questions to one version.
+    """The probe of one version.
 
     Attributes:
-        recorded: what the file holds, read once: the repository may be away later.
-        thread: of the last question.
-        sent: its time.
-        answered: time of the last answer, whatever it was.
-        right: time of the last answer that was right.
+        recorded: contents of the file, read once because the repository may become unavailable.
+        thread: thread of the last question.
+        sent: time of the last question.
+        answered: time of the last answer, right or wrong.
+        right: time of the last right answer.
         fault: why the last answer was not right; empty if it was.
-        failures: number of questions that got a wrong answer or none.
-        executions: of the version at the last look.
-        alive: last time at which no question waited, or the version answered others.
+        failures: number of questions with a wrong answer or none.
+        executions: executions of the version at the last look.
+        alive: last time at which no question was waiting, or the version answered other requests.
     """
 
     file: Path
@@ -85,26 +85,26 @@ class Probe:
             failed = bool(self.fault)
             self.right = self.right if failed else time.monotonic()
         except OverloadedError:
-            failed = False  # it answers others
+            failed = False  # the version answers other requests
         except EndpointError as error:
             answered = error.status not in _NO_ANSWER
             if answered:
                 self.fault = f"its recorded row is refused: {error}"
         except (OSError, ValueError, LookupError, TypeError) as error:
-            self.fault = f"{self.file} cannot be asked: {error}"
+            self.fault = f"{self.file} cannot be sent: {error}"
         finally:
             self.failures += failed
             self.answered = time.monotonic() if answered else self.answered
 
 
 class Prober:
-    """Asks each version its recorded row again and again, in threads.
+    """Sends each version its recorded row again and again, in threads.
 
     Args:
-        every_s: time between two questions; 0 asks none.
+        every_s: seconds between two questions; 0 sends none.
 
     Attributes:
-        probes: those of the versions that have a recorded row.
+        probes: probes of the versions that have a recorded row.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -115,7 +115,7 @@ class Prober:
         """Asks the versions whose turn it is, given the executions of each.
 
         Raises:
-            ServerError: one of them answers nobody any more.
+            ServerError: a version no longer answers anything.
         """
         known, self.probes = self.probes, {}
         for version in versions if self._every_s else ():
@@ -137,7 +137,7 @@ class Prober:
 
 
 def _difference(answer: Arrays, recorded: dict[str, Any], tolerance: float) -> str:
-    """Returns the first number that differs; near items may change places."""
+    """Describes the first number that differs; items of near scores may swap places."""
     for name, values in recorded.items():
         expected = np.asarray(values)
         if expected.dtype.kind == "f" and not np.allclose(

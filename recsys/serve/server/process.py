@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Triton server as a child process.
 
-It listens for HTTP on loopback by default, and for gRPC where that is asked for. Models are loaded
-and the server's state is asked over gRPC, by default through a socket in a folder of this user.
-Endpoints that run uploaded code, write files or map memory (model repository, trace, logging,
-shared memory) need a random key, which only this user's processes can read.
+It listens for HTTP on loopback by default, and for gRPC if asked to. This process loads models and
+reads the server's state over gRPC, by default through a socket in a folder of this user. Endpoints
+that run uploaded code, write files or map memory (model repository, trace, logging, shared memory)
+need a random key, which only this user's processes can read.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from recsys.serve.server.ports import check_port, free_ports, url_host
 from recsys.settings import REQUIRED, require_threads, setting
 
 Version = tuple[str, str]
-"""Model and version; the version is empty where a model has none that can be read."""
+"""(model, version); the version is empty if the model has none that can be read."""
 
 _GUARDED = "model-repository,trace,logging,shared-memory"
 _KEY_NAME = "recipes-admin-key"
@@ -41,22 +41,22 @@ _KEY_VARIABLE, _SUPERVISOR_VARIABLE = "RECIPES_ADMIN_KEY", "RECIPES_SUPERVISOR"
 """Variables that csrc/private.cpp reads."""
 _OTHERS_MAY_NOTHING = 0o077
 _RENEWED = "recipes_renewed"
-"""Parameter of a configuration that differs from the loaded one in it alone."""
+"""Configuration parameter that is changed only to make the server load a model again."""
 _SHM = Path("/dev/shm")
 _SHM_NAME = "recipes_{pid}_{token}_"
 _FOLDER_NAME = "recipes-triton-{pid}-"
 LOG_FOLDER_NAME = "recipes-serve-{pid}-"
-"""Folder of a log that the user gave no place."""
+"""Folder of a log for which the user gave no path."""
 _LEFTOVER = re.compile(r"recipes_(\d+)_|recipes-(?:triton|serve)-(\d+)-")
-"""Shared memory or a folder of a server, by the process that started it."""
+"""Name of a server's shared memory or folder, with the process that started the server."""
 _LEAST_FILES, _MOST_FILES = 256, 65_536
-"""Open files without which a server stands still, and with which it has enough."""
+"""Open files below which a server hangs, and the number that is enough for it."""
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
-"""Paths that the Python backend can take: it starts an instance by a line of shell."""
+"""Paths that the Python backend accepts: it starts an instance by a line of shell."""
 _LONGEST_TMPDIR = 60
-"""The kernel takes sockets whose path has 107 bytes."""
+"""Longest TMPDIR: the kernel accepts socket paths of at most 107 bytes."""
 _EXIT_TIMEOUT_S = 20
-"""The server waits this long for open connections; killed earlier, it leaks shared memory."""
+"""The server waits this long for open connections. Killed earlier, it leaks shared memory."""
 _POLL_S = 0.05
 _ANSWER_S = 5.0
 """Longest wait for an answer about the server's state."""
@@ -71,11 +71,11 @@ _OF_FLAGS = {
     "allow-grpc": "grpc_port",
     "load-model": "models",
 }
-"""Arguments of the server -> the setting that they would contradict unseen."""
+"""Arguments of the server -> the setting that they would silently contradict."""
 
 
 def version_text(version: Version) -> str:
-    """Returns a model and version for readers."""
+    """Returns a model and version as text."""
     return " version ".join(filter(None, version))
 
 
@@ -88,19 +88,21 @@ class ServerSettings:
     """
 
     repository: Path = setting(REQUIRED, "Folder of models, made by `recsys-recipes deploy`")
-    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 or :: is every network")
-    no_http: bool = setting(False, "Do not listen for HTTP, whose parser a request can crash")
-    http_port: int = setting(0, "0 takes a free one")
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 or :: for every network")
+    no_http: bool = setting(False, "Do not listen for HTTP: a request can crash its parser")
+    http_port: int = setting(0, "Port for HTTP; 0 takes a free one")
     grpc_port: int | None = setting(
         None,
-        "Listen for gRPC too; 0 takes a free one. Before core 2.58 (release 25.05) clients that "
-        "cancel calls, by a deadline say, end the server",
+        "Port for gRPC, in addition to HTTP; 0 takes a free one. Before core 2.58 (release 25.05), "
+        "clients that cancel calls, for example by a deadline, crash the server",
     )
-    metrics_port: int = setting(0, "0 takes a free one; for Prometheus")
+    metrics_port: int = setting(0, "Port of the metrics for Prometheus; 0 takes a free one")
     models: tuple[str, ...] = setting(
-        (), "Names to load, with commas between; by default all; not with `poll_secs`"
+        (), "Names of the models to load, with commas between; by default all; not with `poll_secs`"
     )
-    poll_secs: int = setting(0, "Look for new versions this often; 0: never; not with `models`")
+    poll_secs: int = setting(
+        0, "Seconds between looks for new versions; 0: never; not with `models`"
+    )
     threads: int | None = setting(None, "CPU threads of an instance; by default cores / instances")
     arguments: tuple[str, ...] = ()
 
@@ -114,11 +116,11 @@ class ServerSettings:
         for name in _PORTS:
             if not 0 <= (getattr(self, name) or 0) < 1 << 16:
                 raise ServerError(
-                    f"`{name}` must lie in 1 to 65535, or be 0 for a free one, got "
+                    f"`{name}` must be between 1 and 65535, or 0 for a free one, got "
                     f"{getattr(self, name)}"
                 )
         if self.no_http and self.grpc_port is None:
-            raise ServerError("`no_http` leaves clients no protocol: give `grpc_port` besides")
+            raise ServerError("`no_http` leaves clients no protocol: also give `grpc_port`")
         if self.models and self.poll_secs:
             raise ServerError("`models` and `poll_secs` exclude each other: polling loads all")
         for name in self.models:
@@ -126,7 +128,7 @@ class ServerSettings:
                 raise ServerError(f"`models`: {self.repository} has no model {name!r}")
         for argument in self.arguments:
             option = argument.partition("=")[0]
-            begun = option.removeprefix("--")  # the server takes the beginnings of names, too
+            begun = option.removeprefix("--")  # the server also accepts prefixes of names
             full = next((name for name in _OF_FLAGS if begun and name.startswith(begun)), "")
             if full and option != begun:
                 raise ServerError(f"{option} after --: give `{_OF_FLAGS[full]}` before it instead")
@@ -137,7 +139,7 @@ class ServerSettings:
             raise ServerError(str(error)) from error
 
     def with_ports(self) -> Self:
-        """Returns them with free ports in the place of 0."""
+        """Returns the settings with free ports instead of 0."""
         unset = [name for name in _PORTS if getattr(self, name) == 0]
         return dataclasses.replace(self, **cast(Any, free_ports(self.host, unset)))
 
@@ -145,14 +147,14 @@ class ServerSettings:
 class TritonServer:
     """A running server, which ends with this process; a context manager that stops it.
 
-    Every question to it raises ServerError where it refuses or does not answer.
+    Every method that asks the server raises ServerError if it refuses or does not answer.
 
     Attributes:
-        settings: the settings, with the ports that were free.
-        http_url: host:port, empty without HTTP; `grpc_url` and `metrics_url` alike.
-        url: that of clients, with the protocol: HTTP, unless it does not listen for that.
-        names: the models that it was started for.
-        stamps: those of all models just before.
+        settings: the settings, with free ports filled in.
+        http_url: host:port, empty without HTTP; likewise `grpc_url` and `metrics_url`.
+        url: address for clients, with the protocol: HTTP, unless the server does not listen for it.
+        names: models that the server was started for.
+        stamps: stamps of all models just before the start.
     """
 
     def __init__(self, settings: ServerSettings, log_file: Path) -> None:
@@ -173,22 +175,21 @@ class TritonServer:
         temporary = tempfile.gettempdir()
         if not _PLAIN_PATH.fullmatch(temporary) or len(temporary) > _LONGEST_TMPDIR:
             raise ServerError(
-                f"TMPDIR {temporary}: Triton takes no path with other characters than letters of "
-                f"ASCII, digits and ./+_-, or with more than {_LONGEST_TMPDIR} of them; set "
-                "another one"
+                f"TMPDIR {temporary}: Triton only accepts paths of ASCII letters, digits and "
+                f"./+_-, with at most {_LONGEST_TMPDIR} characters; set another one"
             )
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER_NAME.format(pid=os.getpid()))
         # The server adds a port to the address, here to the name of the socket.
         self._control_url = self.grpc_url or f"unix:{self._folder.name}/grpc:1"
         install = find_server(Path(self._folder.name))
-        with contextlib.suppress(RepositoryError):  # one that can only be read has no deployments
+        with contextlib.suppress(RepositoryError):  # a read-only one has no deployments
             ModelRepository(settings.repository).remove_leftovers()
         self.log = ServerLog(log_file)
         self._process = self._start(install)
         self.pid = self._process.pid
 
     def _plain_repository(self) -> Path:
-        """Returns a path of the repository that the Python backend can take."""
+        """Returns a path of the repository that the Python backend accepts."""
         repository = self.settings.repository
         if _PLAIN_PATH.fullmatch(str(repository)):
             return repository
@@ -211,8 +212,8 @@ class TritonServer:
             *(f"--{kind}-address={address}" for kind, (address, _) in addresses.items()),
             *(f"--{kind}-port={port}" for kind, (_, port) in addresses.items()),
             f"--allow-http={str(not settings.no_http).lower()}",
-            "--exit-on-error=false",  # a model that does not load leaves the others
-            # Polling, the server would load a version that fails again and again, and wait for it.
+            "--exit-on-error=false",  # a model that fails to load does not stop the others
+            # A polling server would keep loading a failing version, and wait for it.
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in self.names),
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
@@ -235,7 +236,7 @@ class TritonServer:
             stderr=subprocess.STDOUT,
             env={**os.environ, **variables, **install.environment},
             umask=_OTHERS_MAY_NOTHING,
-            process_group=0,  # a Ctrl-C reaches this process, which then stops it
+            process_group=0,  # Ctrl-C reaches only this process, which then stops the server
         )
 
     def __enter__(self) -> Self:
@@ -252,7 +253,7 @@ class TritonServer:
         """Waits until the server has loaded its models.
 
         Raises:
-            ServerError: it ended or took too long; with the reason from its log.
+            ServerError: the server ended or took too long; gives the reason from its log.
         """
         deadline = time.monotonic() + timeout_s
         while not self.is_loaded():
@@ -263,17 +264,17 @@ class TritonServer:
             time.sleep(_POLL_S)
 
     def is_loaded(self) -> bool:
-        """Tells if the server has loaded its models.
+        """Returns whether the server has loaded its models.
 
         Raises:
-            ServerError: it ended; with the reason from its log.
+            ServerError: the server ended; gives the reason from its log.
         """
         if (code := self.poll()) is not None:
             raise ServerError(f"the server ended with code {code}: {self.log.failure_reason()}")
         return self.responds()
 
     def responds(self) -> bool:
-        """Tells if the server answers, over every protocol that it speaks."""
+        """Returns whether the server answers over every protocol that it speaks."""
         try:
             if self.http_url:
                 url = f"http://{self.http_url}/v2/health/ready"
@@ -285,7 +286,7 @@ class TritonServer:
     def _ask(
         self, method: str, *arguments: str, timeout_s: float | None = _ANSWER_S, **options: Any
     ) -> Any:
-        # Over gRPC, since over HTTP it would block clients on the same thread of the server.
+        # Over gRPC, because over HTTP this would block clients on the same thread of the server.
         library = importlib.import_module("tritonclient.grpc")
         refused: type[Exception] = importlib.import_module(
             "tritonclient.utils"
@@ -308,12 +309,12 @@ class TritonServer:
         return [{field.name: value for field, value in model.ListFields()} for model in models]
 
     def ready_versions(self) -> dict[Version, int]:
-        """Returns what answers, whatever is in the repository, and its executions so far."""
+        """Returns the versions that answer, whatever is in the repository, and their executions."""
         statistics = self._ask("get_inference_statistics").model_stats
         return {(each.name, each.version): int(each.execution_count) for each in statistics}
 
     def load(self, model: str) -> None:
-        """Loads a model, as far as its files changed; waits for it."""
+        """Loads a model if its files changed, and waits for it."""
         self._ask("load_model", model, timeout_s=None)
 
     def unload(self, model: str) -> None:
@@ -321,9 +322,9 @@ class TritonServer:
         self._ask("unload_model", model, timeout_s=None)
 
     def renew(self, model: str) -> None:
-        """Loads a model whose files did not change into new instances; waits for them.
+        """Loads a model whose files did not change into new instances, and waits for them.
 
-        The old ones answer until then.
+        The old instances answer until then.
         """
         config = self._ask("get_model_config", model, as_json=True)["config"]
         config.setdefault("parameters", {})[_RENEWED] = {"string_value": secrets.token_hex(3)}
@@ -344,7 +345,7 @@ class TritonServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         code = self._process.wait()
-        # Instances of a killed server would wait for it for ever; they are in its process group.
+        # Instances of a killed server would wait for it forever; they are in its process group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         for segment in _SHM.glob(self._shm_prefix + "*"):
@@ -357,7 +358,7 @@ class TritonServer:
 def threads_per_instance(repository: Path) -> int:
     """Divides the cores among the CPU instances of a repository.
 
-    Several instances with a thread for each core would be many times slower.
+    Several instances that each have a thread per core would be many times slower.
     """
     instances = 0
     for config in repository.glob("*/config.pbtxt"):
@@ -367,10 +368,10 @@ def threads_per_instance(repository: Path) -> int:
 
 
 def raise_file_limit() -> None:
-    """Raises the limit of open files, for this process and its server, as far as it may.
+    """Raises the limit of open files, for this process and its server, as far as allowed.
 
     Raises:
-        ServerError: a server would not find enough for itself.
+        ServerError: a server would not have enough open files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
@@ -378,15 +379,15 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     if most < _LEAST_FILES:
         raise ServerError(
-            f"this process may have {most} open files (`ulimit -Hn`), and a server needs "
-            f"{_LEAST_FILES} and one for each connection: set a higher limit, such as {_MOST_FILES}"
+            f"this process may have {most} open files (`ulimit -Hn`), but a server needs "
+            f"{_LEAST_FILES} and one per connection: set a higher limit, such as {_MOST_FILES}"
         )
 
 
 def remove_leftovers() -> None:
-    """Removes what servers left whose parent process has ended."""
+    """Removes what servers left behind whose parent process has ended."""
     for left in (*_SHM.glob("recipes_*"), *Path(tempfile.gettempdir()).glob("recipes-*-*")):
         named = _LEFTOVER.match(left.name)
         if named and not Path(f"/proc/{named[1] or named[2]}").exists():
-            with contextlib.suppress(OSError):  # another user's
+            with contextlib.suppress(OSError):  # it belongs to another user
                 shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)

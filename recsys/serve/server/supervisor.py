@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a Triton server serving: watches it and starts it again.
+"""Keeps a Triton server serving: watches it and restarts it.
 
-Triton's own health endpoints stay 200 when a Python instance has died; that is seen from outside
-here, and the instances of that model alone are replaced. Nothing watches this process: whoever
-started it (systemd, Docker, Kubernetes) starts it again, and the server ends with it.
+Triton's own health endpoints stay 200 when a Python instance has died. The supervisor sees that
+from outside, and replaces only the instances of that model. Nothing watches this process: the
+service manager that started it (systemd, Docker, Kubernetes) must restart it, and the server ends
+with it.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from recsys.settings import setting
 
 _TICK_S, _POLL_S = 0.5, 0.05
 _WINDOW_S = 600.0
-"""Time in which there are to be no more than `max_restarts`."""
+"""Seconds in which at most `max_restarts` may happen."""
 _LONGEST_PAUSE_S = 30.0
 _SHOWN_RESTARTS = 100
 _OF_REQUESTS = (-signal.SIGABRT, -signal.SIGFPE, -signal.SIGSEGV)
@@ -34,14 +35,14 @@ _BLAME = "; a request may have caused it (Security in docs/deployment.md)"
 class SupervisorSettings:
     """Settings of the supervision."""
 
-    ready_timeout_s: float = setting(300.0, "Give up loading a version after this long")
-    probe_secs: int = setting(10, "Ask each version its recorded row this often; 0: never")
-    max_restarts: int = setting(10, "Most restarts of the server within ten minutes")
+    ready_timeout_s: float = setting(300.0, "Seconds after which to give up loading a version")
+    probe_secs: int = setting(10, "Seconds between probes of each version; 0: no probes")
+    max_restarts: int = setting(10, "Largest number of restarts of the server in ten minutes")
     health_port: int = setting(0, "Port of /healthz; 0 takes a free one")
-    log_mib: int = setting(64, "Size above which the log moves to FILE.1")
+    log_mib: int = setting(64, "Size in MiB above which the log moves to FILE.1")
 
     def __post_init__(self) -> None:
-        """Refuses settings without a sense."""
+        """Refuses values out of range."""
         if not self.ready_timeout_s > 0:
             raise ServerError(f"`ready_timeout_s` must be above 0, got {self.ready_timeout_s}")
         if (
@@ -60,7 +61,7 @@ class Supervisor:
 
     Args:
         say: prints a line.
-        stopped: tells that the end was asked for.
+        stopped: returns whether the program was asked to stop.
     """
 
     def __init__(
@@ -96,9 +97,9 @@ class Supervisor:
                         time.sleep(_TICK_S)
                         self._look()
                     self._say("stopping (a client that keeps its connection open may delay it)")
-            except Exception as error:  # of the server or its surroundings
+            except Exception as error:  # from the server or its surroundings
                 if not served:
-                    raise  # settings or models are wrong
+                    raise  # the settings or the models are wrong
                 if self._stopped():
                     return
                 deadline = time.monotonic() + self._restart(_text(error))
@@ -106,10 +107,10 @@ class Supervisor:
                     time.sleep(_TICK_S)
 
     def _restart(self, reason: str, model: str = "") -> float:
-        """Counts and tells a restart of the server, or of a model; returns the pause before it.
+        """Counts and reports a restart of the server or a model; returns the pause before it.
 
         Raises:
-            ServerError: there were too many.
+            ServerError: there were too many restarts.
         """
         now, when = time.monotonic(), datetime.datetime.now(datetime.UTC)
         self._num_restarts += 1
@@ -123,9 +124,9 @@ class Supervisor:
                 setting="max_restarts",
             )
         pause = min(2.0 ** (recent - 1) - 1, _LONGEST_PAUSE_S)
-        # Before it is said, so that who reads that finds it in health.
+        # Before the line is printed, so that whoever reads it finds the restart in health.
         self._report("degraded" if model else "restarting")
-        what = f"{model} is loaded again, the other models go on"
+        what = f"{model} is loaded again, the other models keep serving"
         what = what if model else f"starting again in {pause:.0f} s"
         when_told, _, _ = told.partition(" ")
         self._say(f"{when_told} restart {self._num_restarts}: {reason}; {what}")
@@ -157,21 +158,21 @@ class Supervisor:
         if self._stopped():
             return
         models.observe({})
-        self._answered = time.monotonic()  # the load may have taken longer than a silence may
+        self._answered = time.monotonic()  # the load may have taken longer than SILENCE_S
         if models.failures and not models.ready:
             reasons = "\n  ".join(f"{version_text(v)}: {w}" for v, w in models.failures.items())
             raise ServerError(f"no model could be loaded:\n  {reasons}\n  (log {server.log.file})")
         if not server.names and self._settings.poll_secs:
             self._say(
-                f"{self._settings.repository} holds no model yet; it is looked for one every "
+                f"{self._settings.repository} holds no models yet; the server looks for one every "
                 f"{self._settings.poll_secs} s"
             )
         self._report_models("")
 
     def _look(self) -> None:
-        """Looks at the server once; raises why it does not serve.
+        """Looks at the server once; raises an error if it does not serve.
 
-        What keeps this process from looking is told, and the next look is tried.
+        If this process cannot look, it reports why, and tries again at the next look.
         """
         try:
             self._look_at_process()
@@ -188,10 +189,10 @@ class Supervisor:
             fault = f"cannot watch the server at the moment: {_text(error)}"
             self._tell(self._told | {fault: fault})
             self._report("degraded", fault)
-        self._answered = time.monotonic()  # or nobody could ask
+        self._answered = time.monotonic()  # or this process could not ask
 
     def _look_at_process(self) -> None:
-        """Raises why the process of the server does not serve."""
+        """Raises an error if the process of the server does not serve."""
         code = self._server.poll()
         if code is not None:
             ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
@@ -201,10 +202,10 @@ class Supervisor:
             raise ServerError("the server was stopped by a signal")
 
     def _look_at_models(self) -> str:
-        """Asks the server for its models, and acts on what it finds; returns why none came."""
+        """Asks the server for its models and acts on the answer; returns why there was none."""
         models, instances = self._models, self._instances
         log_fault = self._server.log.limit(self._options.log_mib << 20)
-        # Before the end of a load is noted: its last process may be seen here.
+        # Before the ends of loads are recorded: the last process of a load may be seen here.
         instances.look()
         if not self._server.responds():
             return "it is not ready"
@@ -230,7 +231,7 @@ class Supervisor:
         return ""
 
     def _end_hung(self, names: Iterable[str]) -> bool:
-        """Ends the versions of models that load for too long; tells if there were any."""
+        """Ends the versions of models that load for too long; returns whether there were any."""
         hung = [
             instance
             for name in names
@@ -246,7 +247,7 @@ class Supervisor:
         return bool(hung)
 
     def _report_models(self, log_fault: str) -> None:
-        """Reports the states of the models, and tells what is new in them."""
+        """Reports the states of the models, and prints what has changed."""
         models = self._models
         is_ok = not models.failures and not models.fault
         self._report("ok" if is_ok else "degraded", models.fault)
@@ -262,7 +263,7 @@ class Supervisor:
         self._tell(lines)
 
     def _tell(self, lines: dict[object, str]) -> None:
-        """Says what was not so at the last look, each line under what it is known by."""
+        """Prints what is new since the last look; each line has a key that identifies it."""
         news = [line for key, line in lines.items() if key not in self._told]
         gone = [line for key, line in self._told.items() if key not in lines]
         for line in news + [f"no longer {line}" for line in gone if line.startswith("degraded: ")]:
@@ -270,7 +271,7 @@ class Supervisor:
         self._told = lines
 
     def _report(self, status: Status, fault: str = "") -> None:
-        """Replaces the report of health; only a server that is up has models."""
+        """Replaces the health report; only a server that is up has models in it."""
         report = HealthReport(
             status=status,
             fault=fault,
@@ -289,5 +290,5 @@ class Supervisor:
 
 
 def _text(error: Exception) -> str:
-    """Returns an error for readers; others than our own with their type."""
+    """Returns an error as text; those of others include their type."""
     return str(error) if isinstance(error, ServerError) else f"{type(error).__name__}: {error}"

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loaded into the server and its instances (LD_PRELOAD): keeps from other users of the machine what
-// tritonserver by itself shows them, and ends the server with its supervisor.
+// Loaded into the server and its instances (LD_PRELOAD): hides from other users of the machine what
+// tritonserver would show them, and ends the server with its supervisor.
 //
 // - Every user can list the arguments of a process. An argument of tritonserver that ends with a
-//   line feed and a name gets the value of that variable of the environment instead, which only the
-//   server's own user can read. Without this library the name stays, as a key that no request can
-//   have: no header holds a line feed.
-// - The Python backend makes its shared memory readable for all, whatever the umask, by fchmod.
-// - The process that RECIPES_SUPERVISOR names started this one, and the kernel ends this one when
-// that
-//   one has ended, however it did. In Python it would take a fork of a process with threads of
-//   gRPC.
+//   line feed and a name gets the value of that environment variable instead, which only the
+//   server's own user can read. Without this library the name stays. No request can have it as a
+//   key, because no header holds a line feed.
+// - The Python backend calls fchmod to make its shared memory readable by all users, whatever the
+//   umask. Here the umask applies.
+// - RECIPES_SUPERVISOR names the process that started this one. The kernel kills this process when
+//   the supervisor ends for any reason. Doing this from Python would mean forking a process that
+//   has gRPC threads.
 
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ void end_with_supervisor() {
   const char* supervisor = getenv("RECIPES_SUPERVISOR");
   if (!supervisor) return;
   const pid_t expected = static_cast<pid_t>(atol(supervisor));
-  unsetenv("RECIPES_SUPERVISOR");  // the instances have another parent
+  unsetenv("RECIPES_SUPERVISOR");  // the parent of the instances is another process
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != expected) _exit(EXIT_FAILURE);  // it ended before the line above
 }
@@ -54,7 +54,7 @@ __attribute__((constructor)) void begin(int count, char** arguments, char**) {
     if (!whole) abort();
     memcpy(whole, arguments[i], length);
     strcpy(whole + length, value);
-    arguments[i] = whole;  // the kernel shows the text that was here before
+    arguments[i] = whole;  // the kernel still shows the original text
   }
 }
 
