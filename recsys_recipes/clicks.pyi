@@ -294,20 +294,20 @@ def train(
         test_freq: Steps between validations; by default one per epoch
         patience: Stop after this many evaluations in a row without a better one (`best_by`); with
             `reset_embeddings` only those at the ends of epochs count, and each end is evaluated
-        base_device: Device of the model; auto takes CUDA if present
+        base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
-        process_timeout: Seconds that one of several processes waits for the others, at the start
-            and in an exchange, before the run ends with an error that names those that are missing
+        process_timeout: Seconds that a process waits for the others, at the start and in a
+            collective, before the run ends with an error that names the missing ones
         print_freq: Number of optimizations steps between printing training status to stdout
         log_path: Destination of the log of metrics
         checkpoint: Path from which to load a checkpoint: one step_* folder, the folder of a run
             (its best evaluated checkpoint is taken), or a folder in NVIDIA's layout
-        save_freq: Steps between checkpoints, besides those at the best evaluation, at the end and
-            on SIGTERM, SIGINT or SIGHUP
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        save_freq: Steps between checkpoints, in addition to those at the best evaluation, at the
+            end and on SIGTERM, SIGINT or SIGHUP
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         resume: Continue the run in the folder of the checkpoints, if there is one
-        benchmark_warmup_steps: First steps to leave out of the throughput
+        benchmark_warmup_steps: Number of first steps to leave out of the throughput
         epochs: Number of epochs to train for
         test_after: Don't test the model unless this many epochs has been completed
         best_by: Metric by which an evaluation is better than the others, for the best checkpoint,
@@ -323,15 +323,16 @@ def train(
             where this is not given
         output_dir: Path where to save the checkpoints when it is given without `output`; a relative
             `output` is taken inside it
-        run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 if
-            not given): throughput, step time, peak memory. Each waits for the device; then training
-            goes on
+        run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 by
+            default): throughput, step time, peak memory. Each measured step waits for the device;
+            then training continues
         benchmark_steps: Steps of `run_benchmark`
-        run_profiler: Write a Chrome trace and a table of operators of three steps after the warm-up
-            and the benchmark, into the folder profile of the checkpoints, or else beside the log
-        report: File of a page with the curves, times, metrics and settings of a training,
+        run_profiler: Write a Chrome trace and a table of operators for three steps after the
+            warm-up and the benchmark, into the folder profile of the checkpoints, or next to the
+            log without them
+        report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
-        tensorboard: Folder for events of TensorBoard: the curves of a training and its evaluations;
+        tensorboard: Folder for TensorBoard events: the curves of a training and its evaluations;
             needs tensorboard
         preset: Settings that belong together: bars_x1, bars_x4, criteo_sample, kaggle,
             mlperf_dcnv2, small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses them
@@ -381,8 +382,8 @@ def train(
             it. Must be either None, or a float in range (0,1]
         test_batch_size: Batch size used for testing/validation
         eval_split: Split that evaluations run on. Choose settings on `validation`, report `test`
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         baselines: What a test compares with, beside the constant click rate: lightgbm where it is
             installed; empty for none
         log_path: Destination of the log of metrics
@@ -426,8 +427,8 @@ def train(
             it. Must be either None, or a float in range (0,1]
         test_batch_size: Batch size used for testing/validation
         eval_split: Split that evaluations run on. Choose settings on `validation`, report `test`
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         baselines: What a test compares with, beside the constant click rate: lightgbm where it is
             installed; empty for none
         log_path: Destination of the log of metrics
@@ -616,14 +617,14 @@ def test(
         quantize: int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated
             on the first training rows; `mode` test prints what it costs
         seed: Random seed
-        base_device: Device of the model; auto takes CUDA if present
+        base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
-        process_timeout: Seconds that one of several processes waits for the others, at the start
-            and in an exchange, before the run ends with an error that names those that are missing
+        process_timeout: Seconds that a process waits for the others, at the start and in a
+            collective, before the run ends with an error that names the missing ones
         print_freq: Number of optimizations steps between printing training status to stdout
         log_path: Destination of the log of metrics
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         epochs: Number of epochs to train for
         best_by: Metric by which an evaluation is better than the others, for the best checkpoint,
             `patience` and `plateau_factor`; log_loss stops before the probabilities overfit
@@ -636,7 +637,7 @@ def test(
             on one process; lightgbm where it is installed. Empty for none, as under `run_benchmark`
             where this is not given
         benchmark_steps: Steps of `run_benchmark`
-        report: File of a page with the curves, times, metrics and settings of a training,
+        report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
         preset: Settings that belong together: bars_x1, bars_x4, criteo_sample, kaggle,
             mlperf_dcnv2, small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses them
@@ -807,14 +808,14 @@ def predict(
         quantize: int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated
             on the first training rows; `mode` test prints what it costs
         seed: Random seed
-        base_device: Device of the model; auto takes CUDA if present
+        base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
-        process_timeout: Seconds that one of several processes waits for the others, at the start
-            and in an exchange, before the run ends with an error that names those that are missing
+        process_timeout: Seconds that a process waits for the others, at the start and in a
+            collective, before the run ends with an error that names the missing ones
         print_freq: Number of optimizations steps between printing training status to stdout
         log_path: Destination of the log of metrics
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         epochs: Number of epochs to train for
         best_by: Metric by which an evaluation is better than the others, for the best checkpoint,
             `patience` and `plateau_factor`; log_loss stops before the probabilities overfit

@@ -249,19 +249,19 @@ def train(
         max_steps: Stop after this many steps
         test_freq: Steps between validations; by default one per epoch
         patience: Stop after this many validations without a better result
-        base_device: Device of the model; auto takes CUDA if present
+        base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
-        process_timeout: Seconds that one of several processes waits for the others, at the start
-            and in an exchange, before the run ends with an error that names those that are missing
+        process_timeout: Seconds that a process waits for the others, at the start and in a
+            collective, before the run ends with an error that names the missing ones
         print_freq: Steps between lines of progress
         log_path: Destination of the log of metrics
         checkpoint: Checkpoint, or folder of a run, to load
-        save_freq: Steps between checkpoints, besides those at the best evaluation, at the end and
-            on SIGTERM, SIGINT or SIGHUP
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        save_freq: Steps between checkpoints, in addition to those at the best evaluation, at the
+            end and on SIGTERM, SIGINT or SIGHUP
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         resume: Continue the run in the folder of the checkpoints, if there is one
-        benchmark_warmup_steps: First steps to leave out of the throughput
+        benchmark_warmup_steps: Number of first steps to leave out of the throughput
         inference_benchmark_batch_sizes: Batch sizes of `mode` inference_benchmark
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
@@ -274,15 +274,16 @@ def train(
         use_torch_jit_trace: Run the inference benchmark with the network that is deployed, traced
             by torch.jit; `mode` train then runs it too, after the test
         top_k: Length of a list: for a history with `mode` recommend, for a user in a test
-        run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 if
-            not given): throughput, step time, peak memory. Each waits for the device; then training
-            goes on
+        run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 by
+            default): throughput, step time, peak memory. Each measured step waits for the device;
+            then training continues
         benchmark_steps: Steps of `run_benchmark`
-        run_profiler: Write a Chrome trace and a table of operators of three steps after the warm-up
-            and the benchmark, into the folder profile of the checkpoints, or else beside the log
-        report: File of a page with the curves, times, metrics and settings of a training,
+        run_profiler: Write a Chrome trace and a table of operators for three steps after the
+            warm-up and the benchmark, into the folder profile of the checkpoints, or next to the
+            log without them
+        report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
-        tensorboard: Folder for events of TensorBoard: the curves of a training and its evaluations;
+        tensorboard: Folder for TensorBoard events: the curves of a training and its evaluations;
             needs tensorboard
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
@@ -360,8 +361,8 @@ def train(
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         log_path: Destination of the log of metrics
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
@@ -435,8 +436,8 @@ def train(
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         log_path: Destination of the log of metrics
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
@@ -509,8 +510,8 @@ def train(
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         log_path: Destination of the log of metrics
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
@@ -595,8 +596,8 @@ def train(
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         log_path: Destination of the log of metrics
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
@@ -672,8 +673,8 @@ def train(
         ranks_file: File for the rank of each user's test item, .csv or .parquet; empty writes none
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         log_path: Destination of the log of metrics
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
@@ -861,20 +862,20 @@ def test(
         lists_file: File for each test user's `top_k` recommendations, .csv or .parquet; empty
             writes none
         seed: Random seed
-        base_device: Device of the model; auto takes CUDA if present
+        base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
-        process_timeout: Seconds that one of several processes waits for the others, at the start
-            and in an exchange, before the run ends with an error that names those that are missing
+        process_timeout: Seconds that a process waits for the others, at the start and in a
+            collective, before the run ends with an error that names the missing ones
         print_freq: Steps between lines of progress
         log_path: Destination of the log of metrics
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
         top_k: Length of a list: for a history with `mode` recommend, for a user in a test
         benchmark_steps: Steps of `run_benchmark`
-        report: File of a page with the curves, times, metrics and settings of a training,
+        report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
@@ -1033,14 +1034,14 @@ def recommend(
         adapter_rank: Rank of each adapter, that of all its experts together
         num_eval_negatives: Negatives per user in the sampled rankings
         seed: Random seed
-        base_device: Device of the model; auto takes CUDA if present
+        base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
-        process_timeout: Seconds that one of several processes waits for the others, at the start
-            and in an exchange, before the run ends with an error that names those that are missing
+        process_timeout: Seconds that a process waits for the others, at the start and in a
+            collective, before the run ends with an error that names the missing ones
         print_freq: Steps between lines of progress
         log_path: Destination of the log of metrics
-        ignore_fingerprint: Take a checkpoint for a dataset prepared otherwise than that of its
-            training; only sizes are compared
+        ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
+            only sizes are compared
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for

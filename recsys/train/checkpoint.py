@@ -4,10 +4,10 @@
 <folder>/step_000001000/manifest.json        format, state, config, size and checksum of files
                         <group>.safetensors  named tensors
                         <group>.F_of_N.safetensors  every Nth row of them, from row F on
-<folder>/latest.json                         which steps are the latest and the best
+<folder>/latest.json                         names of the latest and the best step
 
 Processes that train together write their files to one folder on a shared file system. Shards of a
-group are joined when it is read, so any number of processes can load a checkpoint.
+group are joined when they are read, so any number of processes can load a checkpoint.
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ T = TypeVar("T")
 FORMAT = "recsys-recipes checkpoint"
 FORMAT_VERSION = 1
 MODEL = "model"
-"""Key of the name of the model in the state."""
+"""Key in the state that holds the name of the model."""
 MANIFEST_FILE = "manifest.json"
 POINTER_FILE = "latest.json"
 NEXT_POINTER_FILE = POINTER_FILE + ".tmp"
-"""Stands in the folder of a run while a checkpoint is installed."""
+"""File that exists in the folder of a run while a checkpoint is installed."""
 LOCK_FILE = ".run.lock"
-"""Locked by the run that saves in a folder."""
+"""File that the run that saves in a folder locks."""
 
 _STEP_FOLDER = re.compile(r"step_\d{9}")
 
@@ -56,14 +56,14 @@ class CheckpointError(UserError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An opened checkpoint; tensors are read later.
+    """An opened checkpoint; its tensors are read later.
 
     Attributes:
         path: folder of the checkpoint.
         state: position of the loop and other plain values.
         config: every setting of the run that saved it.
         files: file name -> {"bytes", "xxh3_128"}.
-        held: keeps the run that saves there from removing it, until it is let go or collected.
+        held: lock that keeps the saving run from removing it, until released or collected.
     """
 
     path: Path
@@ -76,17 +76,17 @@ class Checkpoint:
         """Reads the tensors of a group into memory.
 
         Raises:
-            CheckpointError: the group is not there, or its file is damaged.
+            CheckpointError: the group is missing, or a file is damaged.
         """
         names = self._files_of(group)
         return self._join(names) if "part" in self.files[names[0]] else self._read(names[0])
 
     def file_of(self, group: str, name: str) -> Path:  # noqa: ARG002  (all of a group's)
-        """Returns the file with a tensor of a group, or one of its shards."""
+        """Returns the file that holds a tensor of a group, or one of its shards."""
         return self.path / self._files_of(group)[0]
 
     def _files_of(self, group: str) -> list[str]:
-        """Returns the names of a group's file, or of its shards."""
+        """Returns the name of a group's file, or the names of its shards."""
         names = [name for name in self.files if _group_of(name) == group]
         if not names:
             raise CheckpointError(
@@ -96,8 +96,8 @@ class Checkpoint:
             )
         if len(names) > 1 and not all("part" in self.files[name] for name in names):
             raise CheckpointError(
-                f"{self.path / MANIFEST_FILE}: {group} has {' and '.join(names)}, of which not all "
-                "are shards; use another checkpoint",
+                f"{self.path / MANIFEST_FILE}: {group} has {' and '.join(names)}, but not all of "
+                "them are shards; use another checkpoint",
                 path=self.path / MANIFEST_FILE,
             )
         return names
@@ -138,7 +138,7 @@ class Checkpoint:
                 path=file,
             )
         try:
-            with interrupted_after():  # else Ctrl-C shows as an error of safetensors
+            with interrupted_after():  # otherwise Ctrl-C shows as an error of safetensors
                 return safetensors.torch.load_file(file)
         except safetensors.SafetensorError as error:
             raise CheckpointError(f"{file}: {error}", path=file) from error
@@ -147,7 +147,7 @@ class Checkpoint:
         """Returns the shape of a tensor without reading it.
 
         Raises:
-            CheckpointError: it is not there, or its file is damaged.
+            CheckpointError: the tensor is missing, or its file is damaged.
         """
         file_name = self._files_of(group)[0]
         file = self._existing(file_name)
@@ -165,36 +165,36 @@ class Checkpoint:
         expected: Mapping[str, Tensor],
         left_out: Callable[[str], bool] = lambda _: False,
     ) -> dict[str, Tensor]:
-        """Reads tensors of a group and checks their shapes and dtypes.
+        """Reads tensors of a group, and checks their shapes and dtypes.
 
         Args:
             group: name of the group.
-            expected: name -> tensor of the shape and dtype, perhaps on the device `meta`.
-            left_out: tells names of tensors that the group may hold beside these.
+            expected: name -> tensor of the expected shape and dtype, possibly on device `meta`.
+            left_out: returns whether the group may hold a further tensor of that name.
 
         Raises:
-            CheckpointError: the group or a tensor is not there or damaged, a shape or dtype
-                differs, the group holds other tensors, or a value is NaN or infinite.
+            CheckpointError: the group or a tensor is missing or damaged, a shape or dtype differs,
+                the group holds other tensors, or a value is NaN or infinite.
         """
         stored = self.tensors(group)
         others = sorted(name for name in stored if name not in expected and not left_out(name))
         if others and expected.keys() <= stored.keys():
             raise CheckpointError(
-                f"{self.file_of(group, others[0])}: holds tensors that the model has no place for: "
+                f"{self.file_of(group, others[0])}: holds tensors that the model does not have: "
                 f"{show_names(others)}; the model flags differ from those of the checkpoint: leave "
                 "them out"
             )
         for name, like in expected.items():
             if name not in stored:
                 raise CheckpointError(
-                    f"{self.file_of(group, name)}: has no tensor {name!r}; it was made by another "
-                    "kind of model or optimizer"
+                    f"{self.file_of(group, name)}: has no tensor {name!r}; another kind of model "
+                    "or optimizer made it"
                 )
             found, wanted = describe_tensor(stored[name]), describe_tensor(like)
             if found != wanted:
                 raise CheckpointError(
-                    f"{self.file_of(group, name)}: {name}: the checkpoint has {found}, the model "
-                    f"{wanted}; the model flags or the dataset differ from those of the "
+                    f"{self.file_of(group, name)}: {name}: the checkpoint has {found}, but the "
+                    f"model {wanted}; the model flags or the dataset differ from those of the "
                     "checkpoint, or other software changed the file"
                 )
         tensors = {name: stored[name] for name in expected}
@@ -219,11 +219,11 @@ class Checkpoint:
         Args:
             group: name of the group.
             tensors: name -> tensor to overwrite.
-            row_shard: rows of the group to copy; None for all.
-            left_out: as for `tensors_like`.
+            row_shard: rows of the group to copy; None copies all.
+            left_out: see `tensors_like`.
 
         Raises:
-            CheckpointError: as `tensors_like`; nothing was copied then.
+            CheckpointError: see `tensors_like`; nothing has been copied then.
         """
         expected = tensors
         if row_shard is not None:
@@ -237,14 +237,14 @@ class Checkpoint:
             tensor.copy_(stored[name][rows] if tensor.dim() else stored[name])
 
     def check_same_settings(self, now: Mapping[str, Any], fixed: Iterable[str]) -> None:
-        """Refuses a resumed run with settings that change its result.
+        """Refuses to resume a run with settings that change its result.
 
         Args:
             now: every setting of the resumed run.
-            fixed: names of those that must be equal.
+            fixed: names of the settings that must be equal.
 
         Raises:
-            CheckpointError: others differ; names them.
+            CheckpointError: names the settings that differ.
         """
         differing = {
             name: f"`{name}` (was {was}, now {is_now})"
@@ -265,15 +265,15 @@ class Checkpoint:
         """Returns the stored settings of a section, as plain values.
 
         Raises:
-            UserError: a value is of another type than its setting.
+            UserError: a value does not have the type of its setting.
         """
         return stored_settings(self.path / MANIFEST_FILE, self.config, section)
 
     def section(self, section: type[T]) -> T:
-        """Returns a section of the config, as it was in the training.
+        """Returns a section of the config with the values of the training.
 
         Raises:
-            UserError: a value is of another type than its setting, or refused.
+            UserError: a value does not have the type of its setting, or is refused.
         """
         return section_from_dict(section, self.settings(section))
 
@@ -281,7 +281,7 @@ class Checkpoint:
         """Returns a whole number of the state.
 
         Raises:
-            CheckpointError: it is missing, and there is no default, or it is no whole number.
+            CheckpointError: it is not a whole number, or it is missing and has no default.
         """
         value = self.state.get(name, default)
         if type(value) is not int:
@@ -295,11 +295,11 @@ class Checkpoint:
         """Refuses a checkpoint of another model.
 
         Args:
-            name: of the model, as its checkpoints record it.
-            title: of the model, for the message.
+            name: name of the model in its checkpoints.
+            title: name of the model in messages.
 
         Raises:
-            CheckpointError: names the model that it is of.
+            CheckpointError: names the model that the checkpoint belongs to.
         """
         found = self.state.get(MODEL)
         if found != name:
@@ -312,29 +312,29 @@ class Checkpoint:
         return list(dict.fromkeys(map(_group_of, self.files)))
 
     def check_groups(self, known: Collection[str]) -> None:
-        """Refuses groups that no such model has.
+        """Refuses groups that the model does not have.
 
         Raises:
-            CheckpointError: names the file of one.
+            CheckpointError: names the file of such a group.
         """
         for name in self.files:
             if (group := _group_of(name)) not in known:
                 raise CheckpointError(
                     f"{self.path / name}: the model has no tensors {group!r}, only "
-                    f"{show_names(sorted(known))}; the checkpoint is of another model, or other "
-                    "software changed it",
+                    f"{show_names(sorted(known))}; the checkpoint belongs to another model, or "
+                    "other software changed it",
                     path=self.path / name,
                 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowShard:
-    """Numbers of the rows of a group that one process has.
+    """The rows of a group that one process holds.
 
     Attributes:
         first: number of the first row.
-        step: distance between rows, which is the number of shards.
-        rows: rows of all shards together.
+        step: distance between rows, equal to the number of shards.
+        rows: number of rows of all shards together.
     """
 
     first: int
@@ -346,12 +346,12 @@ def stored_settings(file: Path, config: Mapping[str, Any], section: type) -> dic
     """Picks the settings of a section from a stored config.
 
     Args:
-        file: file that the config was read from, for messages.
-        config: name of a setting -> value; others are left out.
+        file: file that holds the config, for messages.
+        config: name of a setting -> value; names of other sections are ignored.
         section: dataclass of the settings.
 
     Raises:
-        UserError: a value is of another type than its setting.
+        UserError: a value does not have the type of its setting.
     """
     hints = typing.get_type_hints(section)
     stored = {name: value for name, value in config.items() if name in hints}
@@ -370,10 +370,10 @@ def _group_of(file_name: str) -> str:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Opens a checkpoint: its own folder, or the folder of a run.
+    """Opens a checkpoint, given its own folder or the folder of a run.
 
-    Of a run it takes the checkpoint with the best evaluation, else the latest. A run that saves
-    there meanwhile may replace it before it is opened: then the next one is taken.
+    From a run it takes the checkpoint with the best evaluation, or else the latest. If a run that
+    is still saving replaces it before it is opened, the next one is taken.
 
     Raises:
         CheckpointError: there is none, or its manifest is damaged or of a later version.
@@ -398,7 +398,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _content(path: Path) -> bytes:
-    """Returns the bytes of a file, none if it cannot be read."""
+    """Returns the bytes of a file; empty if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError:
@@ -406,7 +406,7 @@ def _content(path: Path) -> bytes:
 
 
 def _is_installing(run: Path) -> bool:
-    """Returns True while a living run installs a new checkpoint."""
+    """Returns whether a running process is installing a new checkpoint."""
     try:
         if (run / NEXT_POINTER_FILE).exists():
             HeldPath(run / LOCK_FILE, fcntl.LOCK_SH | fcntl.LOCK_NB).let_go()
@@ -430,7 +430,7 @@ def _open(path: Path) -> Checkpoint:
         )
     if manifest.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
-            f"{path}: format version {manifest.get('format_version')}, this code reads "
+            f"{path}: format version {manifest.get('format_version')}, but this code reads "
             f"{FORMAT_VERSION}",
             path=path,
         )
@@ -476,10 +476,10 @@ def _describes_file(entry: object) -> bool:
 
 
 def named_checkpoint(run: Path, kind: Literal["latest", "best"]) -> Path | None:
-    """Returns the folder of a run's latest or best checkpoint, if any.
+    """Returns the folder of a run's latest or best checkpoint, or None.
 
     Raises:
-        CheckpointError: as `read_pointers`, or the folder is not there.
+        CheckpointError: see `read_pointers`; or the folder is missing.
     """
     name = read_pointers(run).get(kind)
     if name is not None and not (run / name / MANIFEST_FILE).is_file():
@@ -491,20 +491,20 @@ def named_checkpoint(run: Path, kind: Literal["latest", "best"]) -> Path | None:
 
 
 def latest_config(run: Path) -> tuple[Path, Mapping[str, Any]] | None:
-    """Returns the folder of a run's latest checkpoint and the settings that it keeps, if any.
+    """Returns the folder of a run's latest checkpoint and its stored settings, or None.
 
     Raises:
-        CheckpointError: as `named_checkpoint` and `read_checkpoint`.
+        CheckpointError: see `named_checkpoint` and `read_checkpoint`.
     """
     checkpoint = named_checkpoint(run, "latest")
     return None if checkpoint is None else (checkpoint, read_checkpoint(checkpoint).config)
 
 
 def read_pointers(run: Path) -> dict[str, str]:
-    """Reads the names of a run's latest and best checkpoint, if any.
+    """Reads the names of a run's latest and best checkpoints; empty if there are none.
 
     Raises:
-        CheckpointError: the file is damaged, or is missing or empty beside step folders.
+        CheckpointError: the file is damaged; or it is missing or empty although step folders exist.
     """
     file = run / POINTER_FILE
     try:
@@ -521,20 +521,20 @@ def read_pointers(run: Path) -> dict[str, str]:
     if "latest" not in pointers and _step_folders(run):
         fault = "names no latest checkpoint" if file.exists() else "is missing"
         raise CheckpointError(
-            f"{file}: {fault}, though {_step_folders(run)[-1].name} stands beside it; "
+            f"{file}: {fault}, though {_step_folders(run)[-1].name} exists next to it; "
             + _what_is_left(run)
         )
     return pointers
 
 
 def _what_is_left(run: Path) -> str:
-    """Names a run's newest whole checkpoint, and how to go on."""
+    """Names a run's newest complete checkpoint, and says how to continue."""
     whole = [folder for folder in _step_folders(run) if _is_whole(folder)]
     if not whole:
-        return "no step folder there is whole: begin anew in another folder"
+        return "no step folder there is complete: start a new run in another folder"
     pointer = json.dumps({"latest": whole[-1].name})
     return (
-        f"the newest whole checkpoint is {whole[-1]}: name it, or write {pointer} to "
+        f"the newest complete checkpoint is {whole[-1]}: name it, or write {pointer} to "
         f"{run / POINTER_FILE} to continue the run"
     )
 
@@ -545,7 +545,7 @@ def _step_folders(run: Path) -> list[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Returns True if a checkpoint has all its files, by their sizes."""
+    """Returns whether a checkpoint has all its files, judged by their sizes."""
     if not (path / MANIFEST_FILE).is_file():
         return False
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects runs that learn nothing, and suggests remedies."""
+"""Detects runs that learn nothing and suggests remedies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 from recsys.errors import DivergenceError
 
 CONSTANT_LOSS_STEPS = 100
-"""So many steps with the very same loss cannot be chance."""
+"""This many steps with exactly the same loss cannot be chance."""
 
 ADVICE = (
     "Try a lower `lr` (a rate tuned for large batches is 10 to 100 times too high for small ones), "
@@ -53,7 +53,7 @@ class LossMonitor:
 
 @torch.no_grad()
 def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Returns the name of a tensor with NaN or infinity, or None.
+    """Returns the name of a tensor that holds NaN or infinity, or None.
 
     Args:
         tensors: name -> tensor of any shape, dtype and device.
@@ -61,7 +61,7 @@ def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.numel():
             for chunk in torch.split(tensor.flatten(), _CHUNK):
-                # One pass without a temporary tensor; the minimum of a NaN is NaN.
+                # One pass without a temporary tensor: the minimum is NaN if any value is.
                 if not all(torch.isfinite(bound) for bound in torch.aminmax(chunk)):
                     return name
     return None

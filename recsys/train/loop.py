@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: prints, evaluates and saves around the steps."""
+"""The training loop: prints, evaluates and saves between the steps."""
 
 import contextlib
 import dataclasses
@@ -28,14 +28,14 @@ BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 _LOSS_BUFFER = 1000
-"""Losses stay on the device until they are printed, but no more than this many."""
+"""Most losses that stay on the device before they are printed."""
 
 
 class TrainStep(Protocol[BatchT_contra]):
     """One optimizer step of a model."""
 
     def __call__(self, batch: BatchT_contra, lr: float) -> Tensor:
-        """Trains on a batch; returns the loss on the device, unsynchronised."""
+        """Trains on a batch; returns the loss on the device, without synchronising."""
         ...
 
 
@@ -48,20 +48,20 @@ class BatchSource(Protocol[BatchT_co]):
         ...
 
     def batches(self, epoch: int, start: int) -> Iterator[BatchT_co]:
-        """Yields the batches of an epoch from `start`, in fixed order."""
+        """Yields the batches of an epoch from number `start` on, in fixed order."""
         ...
 
 
 class StepObserver(Protocol[BatchT_contra]):
-    """Measures steps from outside."""
+    """Measures training steps from outside."""
 
     def __call__(
         self, batch: BatchT_contra, began: float, waited_s: float
     ) -> Mapping[str, Any] | None:
-        """Observes a step just launched; returns values to log.
+        """Observes a step that was just launched; returns values to log.
 
-        None is returned where the call is part of the step. Otherwise its time is no training; the
-        values are empty where there is nothing to log yet.
+        None means that the call is part of the step. Otherwise its time does not count as training;
+        the values are empty while there is nothing to log.
 
         Args:
             batch: batch of the step.
@@ -71,35 +71,35 @@ class StepObserver(Protocol[BatchT_contra]):
         ...
 
     def finish(self) -> Mapping[str, Any] | None:
-        """Ends with the run; returns values to log that no step returned."""
+        """Ends with the run; returns values to log that no step has returned."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
-    """Name and sign of the metric that evaluations are compared by.
+    """Name and sign of the metric that compares evaluations.
 
     Attributes:
-        name: name that the user reads.
-        sign: the compared values, of which higher is better, are the metric times this: -1 for one
-            of which lower is better, such as a loss.
+        name: name for the user.
+        sign: factor from the metric to the compared values, of which higher is better; -1 if a
+            lower metric is better, as for a loss.
     """
 
     name: str
     sign: int = 1
 
     def text(self, compared: float) -> str:
-        """Returns the metric's own value as text, from the compared one."""
+        """Returns the metric as text, computed from the compared value."""
         return f"{self.sign * compared:.6f}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of an evaluation.
+    """Result of an evaluation.
 
     Attributes:
         metric: value that chooses the best checkpoint; higher is better.
-        values: values to log by name.
+        values: values to log, by name.
         samples_per_s: samples evaluated per second.
     """
 
@@ -112,10 +112,10 @@ class Evaluation:
 class LoopConfig:
     """Steps at which to print, evaluate, save and end.
 
-    None is never, or at the end. A run ends after `patience` evaluations in a row without a better
-    one, and each of them multiplies the learning rate by `plateau_factor`; with
-    `only_epoch_ends_count` the ends of epochs are evaluated, and others are left out of both.
-    `gc_after_epoch` frees unused memory between epochs.
+    None means never, or at the end. A run ends after `patience` evaluations in a row without a
+    better one, and each of these multiplies the learning rate by `plateau_factor`. With
+    `only_epoch_ends_count`, only evaluations at the ends of epochs count for both, and the ends are
+    always evaluated. `gc_after_epoch` frees unused memory between epochs.
     """
 
     epochs: int = 1
@@ -132,7 +132,7 @@ class LoopConfig:
     gc_after_epoch: bool = False
 
     def steps(self, num_batches: int) -> int:
-        """Returns the steps of a run, from an epoch's batches."""
+        """Returns the number of steps of a run, given the batches of an epoch."""
         steps = self.epochs * num_batches
         return min(steps, self.max_steps or steps)
 
@@ -141,8 +141,8 @@ class LoopConfig:
 class LoopState:
     """Position and best metric of a run, saved with every checkpoint.
 
-    `ended` says why the run was at its end when it was saved: `threshold`, `patience`, `max_steps`
-    or `epochs`; empty in the course of it.
+    `ended` says why the run had ended when it was saved: `threshold`, `patience`, `max_steps` or
+    `epochs`; empty if it had not.
     """
 
     step: int = 0
@@ -184,15 +184,15 @@ class LoopState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FitResult:
-    """The result of a training.
+    """Result of a training.
 
     Attributes:
         state: position and best metric at the end.
         train_samples_per_s: training throughput over all measured steps.
-        test_samples_per_s: mean throughput of the evaluations; nan without one.
+        test_samples_per_s: mean throughput of the evaluations; NaN if there were none.
         reason: `done`, `threshold`, `patience`, `given up`, or the name of the signal that stopped
-            it.
-        metric: that of `state.best_metric`.
+            the run.
+        metric: metric of `state.best_metric`.
     """
 
     state: LoopState
@@ -204,26 +204,26 @@ class FitResult:
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Loop(Generic[BatchT]):
-    """A run of training.
+    """A training run.
 
     Attributes:
         config: steps at which to print, evaluate, save and end.
         schedule: learning rate of each step.
         step: trains on one batch.
-        source: training batches; the length of one is its number of samples.
-        evaluate: evaluates the model after a number of complete epochs; None never does.
-        save: saves a checkpoint of a state; the bool is True for the best so far.
+        source: training batches; the length of a batch is its number of samples.
+        evaluate: evaluates the model after a number of complete epochs; None never evaluates.
+        save: saves a checkpoint of a state; the bool is True for the best state so far.
         keep_best: keeps the best weights so far for the test of a run that saves nothing; None
             keeps none.
         log: log of the run.
         device: device of the model.
-        metric: name of `Evaluation.metric`, and how it is shown.
+        metric: name of `Evaluation.metric`, and how to show it.
         state: position at which to start.
-        processes: processes of the run; a signal to one stops all at the same step.
+        processes: processes of the run; a signal to one of them stops all at the same step.
         print_line: prints a line, on the first process.
-        bar: bar of the steps; lines of progress are printed where it is disabled.
+        bar: progress bar of the steps; if it is disabled, lines of progress are printed.
         observers: measure the steps.
-        begin_epoch: called before the first batch of an epoch, with its number.
+        begin_epoch: called with the number of an epoch before its first batch.
         goes_on: called after each evaluation with the position; False ends the run.
     """
 
@@ -255,10 +255,10 @@ class Loop(Generic[BatchT]):
     _window_wait_s: float = 0.0
 
     def fit(self, stop: StopRequest) -> FitResult:
-        """Trains until epochs, steps or patience end, the threshold or a signal.
+        """Trains until epochs, steps or patience run out, or the threshold or a signal is reached.
 
-        After an error of reading or evaluating, a run of one process saves what it has reached
-        before the error ends it.
+        If reading or evaluating fails, a run of one process saves its state before the error ends
+        it.
 
         Raises:
             DivergenceError: the loss is not finite or constant.
@@ -278,7 +278,7 @@ class Loop(Generic[BatchT]):
         self._collect_losses()
         rate = throughput.samples_per_s() * self.processes.world_size
         self._save(is_best=False)
-        reason = shared_stop.now() or reason  # a signal may have come while saving
+        reason = shared_stop.now() or reason  # a signal may have arrived while saving
         speeds = self._test_speeds or [math.nan]
         return FitResult(self.state, rate, sum(speeds) / len(speeds), reason, self.metric)
 
@@ -287,7 +287,7 @@ class Loop(Generic[BatchT]):
         throughput: ThroughputWindow,
         observers: Iterable[Callable[[], Mapping[str, Any] | None]],
     ) -> None:
-        """Logs what observers tell, without the time of their ends."""
+        """Logs the values of observers; excludes the time that ending them takes."""
         for observe in observers:
             since = time.perf_counter()
             values = observe()
@@ -302,7 +302,7 @@ class Loop(Generic[BatchT]):
         return self.schedule.lr(self.state.step) * self.config.plateau_factor**self.state.plateaus
 
     def _begin_where_it_ended(self) -> None:
-        """Says whether a resumed run has ended or goes on past its end; saves no step twice."""
+        """Reports that a resumed run has ended, or continues past its end; saves no step twice."""
         if self.state.step and not self.state.evaluation_failed:
             self._saved_step = self.state.step
             if ended := self._why_it_ends():
@@ -320,7 +320,7 @@ class Loop(Generic[BatchT]):
         return self.state.epoch >= self.config.epochs or self._why_it_ends() not in ("", "epochs")
 
     def _why_it_ends(self) -> str:
-        """Returns what ends the run here, in the words of `LoopState.ended`; empty for nothing."""
+        """Returns why the run ends here, as in `LoopState.ended`; empty if it does not."""
         state, config = self.state, self.config
         if config.metric_threshold is not None and state.best_metric >= config.metric_threshold:
             return "threshold"
@@ -392,7 +392,7 @@ class Loop(Generic[BatchT]):
         return "done"
 
     def _open_epoch(self) -> Iterator[BatchT]:
-        """Returns the batches of the epoch that are left."""
+        """Returns the remaining batches of the epoch."""
         if self.state.batch == 0:
             self.begin_epoch(self.state.epoch)
         return self.source.batches(self.state.epoch, self.state.batch)
@@ -408,15 +408,16 @@ class Loop(Generic[BatchT]):
         )
         if config.test_freq is None:
             return is_epoch_end or last
-        # More often than once per epoch: its end as well, which may be the best model.
-        # Where ends alone count, a lower frequency would miss them, and patience never end the run.
+        # If evaluations come more often than epochs end, the end is evaluated as well: it may be
+        # the best model. If only ends count, a lower frequency would miss them, and patience would
+        # never end the run.
         at_epoch_end = is_epoch_end and (
             config.only_epoch_ends_count or config.test_freq < self.source.num_batches
         )
         return state.step % config.test_freq == 0 or at_epoch_end or last
 
     def _run_evaluation(self, is_epoch_end: bool) -> str:
-        """Evaluates; returns `go on`, or the reason to end."""
+        """Evaluates the model; returns `go on`, or the reason to end."""
         assert self.evaluate is not None
         self._collect_losses()
         state = self.state
@@ -431,7 +432,7 @@ class Loop(Generic[BatchT]):
         )
         self.log.record((state.epoch, state.step), evaluation.values)
         counts = is_epoch_end or not self.config.only_epoch_ends_count
-        counts = counts and not math.isnan(evaluation.metric)  # which is no worse than another
+        counts = counts and not math.isnan(evaluation.metric)  # NaN is not worse than the best
         if not evaluation.metric > state.best_metric:
             state.evaluations_since_best += int(counts)
             state.plateaus += int(counts)
@@ -464,25 +465,25 @@ class Loop(Generic[BatchT]):
 
     @contextlib.contextmanager
     def _saving_on_error(self) -> Iterator[None]:
-        """Saves after an error, unless the model diverged or other processes wait."""
+        """Saves after an error, unless the model diverged or other processes are waiting."""
         try:
             yield
         except DivergenceError:
             raise
         except Exception:
             if self.save is not None and self.processes.world_size == 1 and self.state.step:
-                with contextlib.suppress(Exception):  # the first error is the one to report
+                with contextlib.suppress(Exception):  # report the first error, not this one
                     self._save(is_best=False)
                     self.print_line(
                         f"Saved step {self.state.step}, before the error below. When its cause is "
-                        "mended, repeat the command with `resume` to continue"
+                        "fixed, repeat the command with `resume` to continue"
                     )
             raise
 
     def _save(self, is_best: bool) -> None:
         if self.save is None or (self._saved_step == self.state.step and not is_best):
             return
-        self._collect_losses()  # a diverged model is not worth a checkpoint
+        self._collect_losses()  # a diverged model should not become a checkpoint
         self.state.ended = self._why_it_ends()
         self.save(self.state, is_best)
         self._saved_step = self.state.step
@@ -494,7 +495,7 @@ class Loop(Generic[BatchT]):
         self._window_wait_s = 0.0
 
     def _collect_losses(self) -> None:
-        """Copies the losses to the host, the loop's only synchronisation."""
+        """Copies the losses to the host; the loop synchronises only here."""
         if self._losses:
             losses = torch.stack(self._losses).tolist()
             self._losses.clear()
@@ -509,7 +510,7 @@ class Loop(Generic[BatchT]):
         self._open_window()
 
     def _print_progress(self, lr: float) -> dict[str, Any]:
-        """Prints the means over the window's steps; returns them to log."""
+        """Prints the means over the window's steps, and returns them to log."""
         self._collect_losses()
         steps = self._window_steps
         state, total = self.state, self.source.num_batches

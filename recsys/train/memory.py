@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a run: its limits, freed memory, copies to the device."""
+"""Memory of a run: limits, release of freed memory, copies to the device."""
 
 import abc
 import contextlib
@@ -23,7 +23,7 @@ from recsys.sizes import format_bytes
 from recsys.train.processes import ALONE, Processes
 
 _USABLE = 0.95
-"""Of what is available; batches and the rest of the process need some too."""
+"""Fraction of the available memory for the model; batches and the process need the rest."""
 _LARGEST = 3
 _TOO_MANY = 2**63
 _CPU = torch.device("cpu")
@@ -42,8 +42,8 @@ class ModelMemory:
 
     Attributes:
         parts: purpose -> bytes.
-        tables: name of a table -> its bytes with optimizer state.
-        remedies: settings that would make it smaller.
+        tables: name of a table -> its bytes, including optimizer state.
+        remedies: settings that would reduce the memory.
     """
 
     parts: Mapping[str, int]
@@ -52,12 +52,12 @@ class ModelMemory:
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
+        """Bytes of all parts together."""
         return sum(self.parts.values())
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves new tensors without values: drawing them on `meta` would import torch._dynamo."""
+    """Leaves new tensors uninitialised: drawing values on `meta` would import torch._dynamo."""
 
     def __torch_function__(
         self,
@@ -74,13 +74,13 @@ class _Undrawn(TorchFunctionMode):
 
 @contextlib.contextmanager
 def shapes_alone() -> Iterator[None]:
-    """Gives tensors of new modules shapes alone, no memory and no values."""
+    """Gives the tensors of new modules only shapes, without memory and values."""
     with torch.device("meta"), _Undrawn():
         yield
 
 
 def count_bytes(build: Callable[[], nn.Module]) -> int:
-    """Returns the bytes of a module's parameters and buffers, allocating none.
+    """Returns the bytes of a module's parameters and buffers, without allocating them.
 
     Args:
         build: builds the module on the default device.
@@ -96,17 +96,17 @@ def count_bytes(build: Callable[[], nn.Module]) -> int:
 def require_memory(
     needed: ModelMemory, device: torch.device = _CPU, processes: Processes = ALONE
 ) -> None:
-    """Refuses a model that does not fit; every process must call it.
+    """Refuses a model that does not fit in memory; every process must call it.
 
-    The processes of a machine or of a control group count together.
+    The needs of all processes of a machine or a control group are added up.
 
     Args:
-        needed: memory of this process.
+        needed: memory that this process needs.
         device: device of the model.
         processes: processes of the run.
 
     Raises:
-        OutOfMemoryError: it does not fit; names what needs the memory and what to change.
+        OutOfMemoryError: names what needs the memory and what to change.
     """
     limits = memory_limits() if device.type == "cpu" else [_gpu_limit(device)]
     shared: dict[tuple[object, ...], list[tuple[MemoryLimit, ModelMemory]]] = {}
@@ -143,14 +143,14 @@ def _message(needed: ModelMemory, total: int, processes: int, limit: MemoryLimit
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a host tensor to a device without waiting for it.
+    """Copies a host tensor to a device without waiting for the copy.
 
-    A GPU takes it from pinned memory: a copy of other memory ends only when all work that was
-    queued before has ended.
+    The copy goes through pinned memory: a copy from other memory ends only when all work queued
+    before it has ended.
 
     Args:
-        tensor: of the host.
-        device: receives the copy; a CPU gets the tensor itself.
+        tensor: tensor on the host.
+        device: device for the copy; a CPU gets the tensor itself.
     """
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -158,7 +158,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class HostBatch(abc.ABC):
-    """A batch on the host, that may be copied to a device."""
+    """A batch on the host that can be copied to a device."""
 
     __slots__ = ()
 
@@ -167,11 +167,11 @@ class HostBatch(abc.ABC):
         """Returns the batch with each tensor changed."""
 
     def pinned(self) -> Self:
-        """Copies the batch into pinned memory of its own."""
+        """Copies the batch into new pinned memory."""
         return self.map(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Self:
-        """Queues the copy to a device, on the current stream."""
+        """Queues the copy to a device on the current stream."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def record_stream(self, stream: torch.Stream) -> None:
@@ -191,8 +191,8 @@ def copy_ahead(host: Iterator[HostBatchT], device: torch.device) -> Iterator[Hos
     """Copies batches to a GPU while the model computes.
 
     Args:
-        host: batches in pinned memory, copied on a stream of their own.
-        device: receives them, each one ahead of the batch that is yielded.
+        host: batches in pinned memory; they are copied on a separate stream.
+        device: device for the copies; each copy starts while the batch before it is in use.
     """
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -202,7 +202,7 @@ def copy_ahead(host: Iterator[HostBatchT], device: torch.device) -> Iterator[Hos
 
     def finish(batch: HostBatchT, copied: torch.cuda.Event) -> HostBatchT:
         stream = torch.cuda.current_stream(device)
-        stream.wait_event(copied)  # not for the batch after it, whose copy has begun
+        stream.wait_event(copied)  # does not wait for the next batch, whose copy has begun
         batch.record_stream(stream)
         return batch
 
@@ -218,12 +218,12 @@ def copy_ahead(host: Iterator[HostBatchT], device: torch.device) -> Iterator[Hos
 def keep_freed_memory() -> bool:
     """Makes glibc keep freed memory for the next step.
 
-    By default glibc returns each block above 32 MiB to the kernel and faults it in again at the
-    next step, page by page: 1.02 to 1.6 times the step time on a CPU. Other software can set the
-    same, so a comparison must state which side did.
+    By default, glibc returns each block above 32 MiB to the kernel. The next step faults it in
+    again, page by page, and takes 1.02 to 1.6 times as long on a CPU. Other software can set the
+    same, so a comparison must say which side did.
 
     Returns:
-        False if the C library is not glibc or refused.
+        False if the C library is not glibc, or refused.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -234,34 +234,34 @@ def keep_freed_memory() -> bool:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Begins `peak_memory` anew with the memory in use."""
+    """Makes `peak_memory` start again from the memory in use."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with contextlib.suppress(OSError):  # another system than Linux
+    with contextlib.suppress(OSError):  # not Linux
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory(device: torch.device) -> int:
-    """Returns the most bytes since `reset_peak_memory`.
+    """Returns the largest number of bytes in use since `reset_peak_memory`.
 
     Args:
-        device: CUDA counts tensors on the GPU, a CPU what is resident in the process.
+        device: on CUDA, tensors on the GPU count; on a CPU, the memory resident in the process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
         status = Path("/proc/self/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    except (OSError, IndexError):  # another system than Linux
+    except (OSError, IndexError):  # not Linux
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def release_unused_memory(device: torch.device) -> None:
-    """Collects garbage and returns freed memory to the system or the GPU.
+    """Collects garbage, and returns freed memory to the system or the GPU.
 
-    Undoes `keep_freed_memory` once: the next step faults its memory in again.
+    This undoes `keep_freed_memory` once: the next step faults its memory in again.
 
     Args:
         device: device of the model.
@@ -269,15 +269,15 @@ def release_unused_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)
 
 
 def keep_few_primitives() -> None:
-    """Makes oneDNN cache code of few shapes, for batches of varying size.
+    """Makes oneDNN cache code for only a few shapes, for batches of varying size.
 
-    By default oneDNN keeps generated code for the last 1,024 shapes, which such a run never meets
+    By default, oneDNN keeps generated code for the last 1,024 shapes, which such a run never meets
     again. It fragments the heap: a third of a GiB in a thousand steps. Call this before the first
     operation of torch.
     """

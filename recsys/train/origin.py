@@ -12,20 +12,20 @@ from recsys.settings import setting
 logger = logging.getLogger(__name__)
 
 FINGERPRINT = "dataset_fingerprint"
-"""Key of the fingerprint of the training dataset in the state of a checkpoint."""
+"""Key in the state of a checkpoint: fingerprint of the training dataset."""
 SEMANTICS = "dataset_semantics"
-"""Key of the settings that prepared it."""
+"""Key of the settings with which the training dataset was prepared."""
 
 _MOST_NAMED = 5
-"""Differing sizes or settings that a message names."""
+"""How many differing sizes or settings a message names."""
 
 
 def ignore_fingerprint() -> bool:
     """Declares the setting `ignore_fingerprint` of a section."""
     return setting(
         False,
-        "Take a checkpoint for a dataset prepared otherwise than that of its training; only sizes "
-        "are compared",
+        "Accept a checkpoint that was trained on a dataset prepared differently; only sizes are "
+        "compared",
         resumable=True,
     )
 
@@ -36,8 +36,8 @@ class Origin:
 
     Attributes:
         sizes: numbers of ids, such as {"items": 3706}.
-        fingerprint: fingerprint of what gives the ids their meaning; None if none is recorded.
-        semantics: settings that prepared the dataset; empty if none are recorded.
+        fingerprint: fingerprint of what gives the ids their meaning; None if not recorded.
+        semantics: settings with which the dataset was prepared; empty if not recorded.
     """
 
     sizes: Mapping[str, int]
@@ -55,7 +55,7 @@ class Origin:
         )
 
     def values(self) -> dict[str, Any]:
-        """Returns the values that a checkpoint keeps, besides the sizes."""
+        """Returns the values that a checkpoint keeps, except the sizes."""
         return {FINGERPRINT: self.fingerprint, SEMANTICS: dict(self.semantics)}
 
 
@@ -68,29 +68,29 @@ def check_same_dataset(
     *,
     ignore_fingerprint: bool = False,
 ) -> None:
-    """Refuses a dataset whose ids or numbers may mean something else.
+    """Refuses a dataset whose ids or numbers may have another meaning.
 
-    Equal sizes alone prove nothing, so fingerprints and settings are compared where both are
-    recorded; where they are not, a warning says so.
+    Equal sizes prove nothing, so fingerprints and settings are compared too if both sides record
+    them; otherwise a warning says that they were not.
 
     Args:
         path: folder of the checkpoint.
         trained_on: training dataset, as the checkpoint records it.
         now: dataset to use the checkpoint with.
-        dataset: name of that dataset for the message.
+        dataset: name of that dataset, for the message.
         remedy: advice for the message.
-        ignore_fingerprint: compare the sizes alone.
+        ignore_fingerprint: compare only the sizes.
 
     Raises:
         CheckpointError: the sizes, the settings or the fingerprints differ.
     """
-    from recsys.train.checkpoint import CheckpointError  # with torch, which flags do without
+    from recsys.train.checkpoint import CheckpointError  # imports torch, which flags do not need
 
     sizes = _differing(trained_on.sizes, now.sizes)
     if sizes:
         was, have = _sized(trained_on, sizes), _sized(now, sizes)
         raise CheckpointError(
-            f"{path}: was trained on {was}, {dataset} has {have}; {remedy}", path=path
+            f"{path}: was trained on {was}, but {dataset} has {have}; {remedy}", path=path
         )
     if ignore_fingerprint:
         return
@@ -112,7 +112,7 @@ def check_same_dataset(
     else:
         return
     raise CheckpointError(
-        f"{path}: was trained on {was}, {dataset} has {have}; {remedy}, or add "
+        f"{path}: was trained on {was}, but {dataset} has {have}; {remedy}, or add "
         "`ignore_fingerprint` to use the checkpoint with this dataset all the same",
         setting="ignore_fingerprint",
         path=path,
@@ -120,7 +120,7 @@ def check_same_dataset(
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Returns the first names of which the values differ."""
+    """Returns the first names whose values differ."""
     names = sorted(one.keys() | other.keys())
     return [name for name in names if one.get(name) != other.get(name)][:_MOST_NAMED]
 

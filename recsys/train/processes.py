@@ -2,7 +2,7 @@
 """The processes of a run under torchrun: set-up, threads, collectives.
 
 In a run of one process the same calls do nothing. If torchrun's variables are set by mistake, the
-run waits for peers that never come; it logs which.
+run waits for peers that never come; the log names them.
 """
 
 import contextlib
@@ -41,15 +41,15 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Processes:
-    """This process among those of the run.
+    """This process, among the processes of the run.
 
     Attributes:
         rank: number of this process.
         world_size: number of processes.
-        local_rank: number on this machine, which is also the number of its GPU.
-        is_restart: torchrun started the processes anew, after this job had begun to train.
-        on_this_machine: processes of the run on this machine.
-        own_cores: number of cores that no other process of the run uses; 0 where they are shared.
+        local_rank: number of this process on its machine, which is also the number of its GPU.
+        is_restart: whether torchrun restarted the processes after this job had begun to train.
+        on_this_machine: number of the run's processes on this machine.
+        own_cores: number of cores that no other process of the run uses; 0 if cores are shared.
     """
 
     rank: int = 0
@@ -61,11 +61,11 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """True for the process that prints, logs and saves."""
+        """Whether this is the process that prints, logs and saves."""
         return self.rank == 0
 
     def note_training(self) -> None:
-        """Makes later starts by this torchrun restarts, unlike those after a refusal."""
+        """Marks later starts by this torchrun as restarts; after a refusal they are none."""
         if (file := _training_file()) is not None:
             with contextlib.suppress(OSError):  # a restart then needs `resume`
                 file.touch()
@@ -76,7 +76,7 @@ class Processes:
             dist.barrier()
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sums a tensor over the processes, bit-equal on all."""
+        """Sums a tensor over the processes; the result is bit-equal on all of them."""
         if self.world_size == 1:
             return values
         total = values.clone()
@@ -91,7 +91,7 @@ class Processes:
         return total
 
     def any(self, value: bool) -> bool:
-        """Returns True if `value` is True on any process."""
+        """Returns whether `value` is True on any process."""
         return bool(self.sum(torch.tensor(int(value))) > 0) if self.world_size > 1 else value
 
     def gather_values(self, value: T) -> list[T]:
@@ -113,7 +113,7 @@ class Processes:
         sizes = [0] * self.world_size
         sizes[self.rank] = tensor.shape[0]
         counts = self.sum(torch.tensor(sizes)).tolist()
-        # gloo requires equal shapes: shorter tensors are padded, and cut again.
+        # gloo requires equal shapes, so shorter tensors are padded and cut again.
         padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
         padded[: tensor.shape[0]] = tensor
         padded_tensors = [torch.empty_like(padded) for _ in counts]
@@ -128,8 +128,8 @@ class Processes:
         Args:
             gradients: gradients of this process, at most one entry per table.
             dims: columns of each table.
-            device: device of the tables, for a process without a gradient: all must use the same
-                kind of collective.
+            device: device of the tables. A process without gradients needs it, because all
+                processes must use the same kind of collective.
         """
         if self.world_size == 1:
             return list(gradients)
@@ -146,14 +146,14 @@ class Processes:
 
 
 class SharedStop:
-    """A request to stop, known to all processes at the same step.
+    """A request to stop that all processes learn of at the same step.
 
-    They ask each other about twice a second, not at every step: all count the same steps until the
-    next question, from the mean of their rates.
+    They exchange requests about twice a second, not at every step. All processes count the same
+    number of steps until the next exchange, computed from the mean of their rates.
 
     Args:
-        processes: of the run.
-        here: the request of this process.
+        processes: processes of the run.
+        here: request to this process.
     """
 
     _PERIOD_S = 0.5
@@ -165,14 +165,14 @@ class SharedStop:
         self._since = time.perf_counter()
 
     def after_step(self) -> str | None:
-        """Returns the signal's name if any process was asked, or None."""
+        """Returns the name of the signal if any process was asked to stop, or None."""
         if self._processes.world_size == 1:
             return self._here.signal_name
         self._steps += 1
         return self.now() if self._steps >= self._interval else None
 
     def now(self) -> str | None:
-        """Asks all processes; returns the signal's name, or None."""
+        """Asks all processes; returns the name of the signal, or None."""
         now = time.perf_counter()
         wanted = self._steps * self._PERIOD_S / max(now - self._since, 1e-6)
         is_requested_here = int(self._here.signal_name is not None)
@@ -186,13 +186,13 @@ class SharedStop:
 
 
 def _training_file() -> Path | None:
-    """Returns the mark of a training, which torchrun keeps through restarts."""
+    """Returns the file that marks a training, which torchrun keeps through restarts."""
     attempt = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parent.parent
     return attempt.with_name("has_trained") if attempt.name.startswith("attempt_") else None
 
 
 _ROLL_CALL_S = 60.0
-"""Most seconds in which the others have to answer once an exchange has failed."""
+"""Seconds in which the other processes must answer once a collective has failed."""
 
 _NOTICE_S = 5.0
 _LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -200,16 +200,16 @@ _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 _NAMES = ("RANK", "WORLD_SIZE", *_LOCAL, *_ADDRESS)
 
 ALONE = Processes()
-"""A run of one process."""
+"""The process of a run that has only one."""
 
 
 def set_threads(num_threads: int | None, here: Processes) -> None:
     """Sets the CPU threads of a step.
 
     Args:
-        num_threads: None takes a process's own cores or divides those of all; a process that is
-            alone keeps PyTorch's number, which knows no CPU quota, or takes the fewer that it may
-            use.
+        num_threads: number of threads. None takes the process's own cores, or divides those of all
+            processes; in a run of one process it takes the smaller of PyTorch's number, which
+            ignores CPU quotas, and the cores that it may use.
         here: this process.
     """
     if num_threads is None:
@@ -225,13 +225,13 @@ def set_threads(num_threads: int | None, here: Processes) -> None:
 def _with_own_cores(store: Any, num_threads: int | None, here: Processes) -> Iterator[Processes]:
     """Keeps each process of this machine on cores of its own.
 
-    Nothing changes where whoever started the processes gave them different cores (torchrun's
-    `--numa-binding`, numactl) or does not number those of a machine, where a quota leaves less than
-    the affinity mask, and for more threads than a process would have cores.
+    Nothing changes in these cases: the processes were started on different cores (torchrun's
+    `--numa-binding`, numactl); their local ranks do not number the processes of a machine; a quota
+    leaves less than the affinity mask; or a process would have more threads than cores.
 
     Args:
-        store: of the run.
-        num_threads: CPU threads of a step; None takes one for each core.
+        store: store of the run.
+        num_threads: CPU threads of a step; None takes one per core.
         here: this process.
 
     Yields:
@@ -272,17 +272,17 @@ def join_processes(
     Args:
         base_device: `auto`, `cuda` or `cpu`; on CUDA each process takes the GPU of its local rank.
         num_threads: CPU threads of a step; None divides the cores that the processes may use.
-        needs_group: make a group even for a single process.
+        needs_group: create a group even for a single process.
         process_timeout: seconds to wait for the others, at the start and in a collective.
 
     Raises:
-        UserError: torchrun's variables are wrong, or not all processes come.
-        ProcessLostError: a process was lost, or did not come to a collective.
+        UserError: torchrun's variables are wrong, or not all processes join.
+        ProcessLostError: a process was lost, or did not join a collective.
     """
     end_with_launcher()
     rank, world_size, local_rank, on_this_machine = _read_environment()
-    # torchrun's own count of restarts differs between machines, and leaves out those for a machine
-    # that joins.
+    # torchrun's own count of restarts differs between machines, and does not count restarts for a
+    # machine that joins.
     file = _training_file()
     is_restart = file is not None and file.exists()
     here = Processes(rank, world_size, local_rank, is_restart, on_this_machine)
@@ -295,9 +295,9 @@ def join_processes(
     uses_cuda = base_device != "cpu" and torch.cuda.is_available()
     if uses_cuda:
         torch.cuda.set_device(here.local_rank)
-    # If torch imports this module once a group exists, the defaults of its functions keep the group
-    # and its threads alive; a thread that then frees a tensor while the interpreter ends aborts the
-    # process, after a successful run.
+    # If torch first imports this module when a group exists, the defaults of its functions keep the
+    # group and its threads alive. If such a thread frees a tensor while the interpreter ends, the
+    # process aborts after a successful run.
     importlib.import_module("torch.distributed.nn.functional")
     alone = dist.HashStore()  # type: ignore[attr-defined]
     store = _join(rank, world_size, process_timeout) if world_size > 1 else alone
@@ -315,7 +315,7 @@ def join_processes(
         if uses_cuda:
             _let_gloo_time_out_first(process_timeout)
         try:
-            # Who notices by the timeout of an exchange still has to answer.
+            # A process that noticed by a timeout must still answer the others.
             with _naming_missing(here, min(2 * process_timeout, _ROLL_CALL_S)):
                 yield dataclasses.replace(here, is_restart=here.any(is_restart))
         finally:
@@ -323,9 +323,9 @@ def join_processes(
 
 
 def _let_gloo_time_out_first(process_timeout: float) -> None:
-    """Gives NCCL more time than gloo, which raises an error and can name who is missing.
+    """Gives NCCL more time than gloo, which raises an error and can name the missing processes.
 
-    NCCL's watchdog ends the process instead.
+    NCCL's watchdog would end the process instead.
     """
     nccl: Any = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
     nccl._set_default_timeout(datetime.timedelta(seconds=3 * process_timeout))
@@ -333,12 +333,12 @@ def _let_gloo_time_out_first(process_timeout: float) -> None:
 
 @contextlib.contextmanager
 def _naming_missing(here: Processes, limit_s: float) -> Iterator[None]:
-    """Names the processes that are lost, or came late, where a collective fails.
+    """If a collective fails, names the processes that are lost or came late.
 
     Raises:
-        ProcessLostError: names them.
+        ProcessLostError: names the processes.
     """
-    # Connections of its own: gloo closes those of a collective that fails.
+    # A group with connections of its own: gloo closes those of a collective that fails.
     group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=limit_s))
     names = here.gather_values(f"process {os.getpid()} on {socket.gethostname()}")
     try:
@@ -347,24 +347,24 @@ def _naming_missing(here: Processes, limit_s: float) -> Iterator[None]:
         of_collective = isinstance(error, dist.DistError) or "gloo" in str(error)
         if not of_collective:
             raise
-        # Others may wait for this process, though it waited for another one.
+        # Others may be waiting for this process, even though it waited for another one.
         dist.group.WORLD._get_backend(torch.device("cpu")).abort()  # type: ignore[union-attr]
         if not (missing := _missing_ranks(here, group)):
             raise
         them = ", ".join(f"rank {rank} ({names[rank]})" for rank in missing)
         reason = re.sub(r"^\[\S+\] ", "", str(error)).partition(". ")[0]
         raise ProcessLostError(
-            f"{them} did not come to an exchange and does not answer: it has ended, stands still "
-            f"or waits for something else, or its machine is lost ({reason}; `process_timeout` "
+            f"{them} never joined a collective and does not answer: it has ended, hangs or waits "
+            f"for something else, or its machine is lost ({reason}; `process_timeout` "
             "says how long to wait)"
         ) from error
 
 
 def _missing_ranks(here: Processes, group: Any) -> list[int]:
-    """Returns the ranks that send and take no word over a group's connections.
+    """Returns the ranks that do not exchange messages over a group's connections.
 
-    Not by `monitored_barrier`: it names nobody where a connection is closed, nor on other ranks
-    than the first.
+    `monitored_barrier` cannot do this: it names nobody if a connection is closed, and only the
+    first rank learns the names.
     """
     others = [rank for rank in range(here.world_size) if rank != here.rank]
     words = {rank: torch.zeros(1) for rank in others}
@@ -386,7 +386,7 @@ def _missing_ranks(here: Processes, group: Any) -> list[int]:
 
 
 def _read_environment() -> tuple[int, int, int, int]:
-    """Returns rank, number of processes, and both on this machine.
+    """Returns rank and number of processes, of the run and then on this machine.
 
     Raises:
         UserError: torchrun's variables are incomplete or contradict each other.
@@ -421,14 +421,14 @@ def _integer(name: str, default: int, least: int, most: int | None = None) -> in
 
 def _advice() -> str:
     present = [name for name in _NAMES if name in os.environ]
-    return f"Start several processes by torchrun; for one alone: unset {' '.join(present)}"
+    return f"Start several processes with torchrun; to run only one: unset {' '.join(present)}"
 
 
 def _join(rank: int, world_size: int, limit_s: float) -> Any:
     """Waits for all processes; returns their common store.
 
-    Says after a few seconds what it waits for. The wait is in a thread, since torch's cannot be
-    interrupted.
+    After a few seconds it logs what it waits for. A thread does the waiting, because torch's call
+    cannot be interrupted.
 
     Args:
         rank: number of this process.
@@ -436,7 +436,7 @@ def _join(rank: int, world_size: int, limit_s: float) -> Any:
         limit_s: seconds to wait.
 
     Raises:
-        UserError: some did not come.
+        UserError: some processes did not join.
     """
     outcomes: list[Any] = []
     limit = datetime.timedelta(seconds=limit_s)
@@ -464,7 +464,7 @@ def _join(rank: int, world_size: int, limit_s: float) -> Any:
             *(rank, whom, limit_s, _advice()),
         )
     while thread.is_alive() and time.monotonic() < began + limit_s + _NOTICE_S:
-        thread.join(0.2)  # in short waits, between which Ctrl-C is heard
+        thread.join(0.2)  # short waits, so that Ctrl-C is noticed in between
     outcome = outcomes[0] if outcomes else TimeoutError("no answer")
     if not isinstance(outcome, Exception):
         return outcome
@@ -474,13 +474,13 @@ def _join(rank: int, world_size: int, limit_s: float) -> Any:
 
 
 def _store_of_start(store: Any, rank: int, world_size: int, deadline: float) -> Any:
-    """Returns the values of this start alone, where torchrun's store outlives it.
+    """Returns a store for only this start, because torchrun's store outlives it.
 
-    Under the same names the store would hold the addresses of processes that have ended. So the
-    first process draws a prefix, and tells it to each other one that says hello.
+    Under the same names, the store would hold addresses of processes that have ended. So the first
+    process draws a prefix and sends it to every rank that registers.
 
     Raises:
-        TimeoutError: on the first process; names those that did not come.
+        TimeoutError: on the first process; names the ranks that did not register.
     """
     own = uuid.uuid4().hex
     if rank > 0:
@@ -493,7 +493,7 @@ def _store_of_start(store: Any, rank: int, world_size: int, deadline: float) -> 
     absent = set(range(1, world_size)) if rank == 0 else set()
     while absent:
         for other in absent:
-            if store.check([f"hello_{other}"]):  # perhaps of one that has ended
+            if store.check([f"hello_{other}"]):  # may be from a process that has ended
                 store.set(f"prefix_{store.get(f'hello_{other}').decode()}", prefix)
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank {', '.join(map(str, sorted(absent)))} did not come")
@@ -503,7 +503,7 @@ def _store_of_start(store: Any, rank: int, world_size: int, deadline: float) -> 
 
 
 def _wait_for_server(rank: int, deadline: float) -> None:
-    """Waits until the store answers; torch would print each failure."""
+    """Waits until the store answers; torch would print each failed attempt."""
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return  # this process will be the server
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

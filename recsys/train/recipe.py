@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocol that a model implements to be trained and tested."""
+"""The interface that a model implements to be trained and tested."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ SettingsT = TypeVar("SettingsT", bound=SettingsOfRun)
 
 
 def adopt(config: SettingsT, values: Mapping[str, Any]) -> SettingsT:
-    """Changes settings that the user did not give.
+    """Returns a config with new values for settings that the user did not give.
 
     Args:
         config: config to change; it is copied.
@@ -74,8 +74,8 @@ class SavedState:
 
     Attributes:
         groups: group -> name -> tensor that this process writes.
-        shards: group -> rows that this process has, for sharded groups.
-        values: plain values beside the state of the loop.
+        shards: sharded group -> rows that this process holds.
+        values: plain values, in addition to the state of the loop.
     """
 
     groups: Mapping[str, Mapping[str, Tensor]]
@@ -88,11 +88,11 @@ class Training(Protocol[BatchT]):
 
     @property
     def source(self) -> BatchSource[BatchT]:
-        """Training batches."""
+        """The training batches."""
 
     @property
     def step(self) -> TrainStep[BatchT]:
-        """Step that trains on one of them."""
+        """The step that trains on a batch."""
 
     @property
     def schedule(self) -> Schedule:
@@ -107,13 +107,13 @@ class Training(Protocol[BatchT]):
         """The metric that chooses the best checkpoint."""
 
     def summary(self) -> str:
-        """Describes the training batches in a line."""
+        """Describes the training batches in one line."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Prepares the model for the first batch of an epoch."""
 
     def count(self, batch: BatchT) -> Mapping[str, int]:
-        """Counts what `run_benchmark` divides by time: samples and more."""
+        """Returns the counts that `run_benchmark` divides by time: samples and more."""
 
     def evaluate(self, epochs_done: int) -> Evaluation:
         """Evaluates the model on the split that chooses the best checkpoint.
@@ -123,7 +123,7 @@ class Training(Protocol[BatchT]):
         """
 
     def keep_best(self) -> None:
-        """Keeps a copy of the weights for `report`, in a run that saves nothing.
+        """Keeps a copy of the weights for `report`, in a run that saves no checkpoints.
 
         Every process must call it.
         """
@@ -141,9 +141,9 @@ class Training(Protocol[BatchT]):
     def report(
         self, result: FitResult, folder: CheckpointFolder | None
     ) -> Iterator[Mapping[str, Any]]:
-        """Prints the outcome and yields the final records of the log.
+        """Prints the outcome, and yields the final records of the log.
 
-        A model that is tested here is the best by the evaluations, wherever it was kept.
+        If it tests a model, it tests the best one by the evaluations, wherever that was kept.
         """
 
 
@@ -152,11 +152,11 @@ class Recipe(Protocol[BatchT]):
 
     @property
     def config(self) -> Config:
-        """Settings, completed from checkpoint, dataset and machine."""
+        """The settings, completed from checkpoint, dataset and machine."""
 
     @property
     def fixed(self) -> Sequence[str]:
-        """Settings that a resumed run must repeat, see `fixed_settings`."""
+        """Names of settings that a resumed run must repeat, see `fixed_settings`."""
 
     @property
     def summary(self) -> Sequence[str]:
@@ -170,10 +170,10 @@ class Recipe(Protocol[BatchT]):
         """
 
     def load(self) -> None:
-        """Copies the weights of `load_checkpoint_path`, if it is set, into the model.
+        """Copies the weights of `load_checkpoint_path` into the model, if it is set.
 
         Raises:
-            CheckpointError: it is damaged, or of another model or dataset.
+            CheckpointError: the checkpoint is damaged, or of another model or dataset.
         """
 
     def training(self) -> Training[BatchT]:
@@ -184,10 +184,10 @@ class Recipe(Protocol[BatchT]):
         """
 
     def test(self) -> Mapping[str, Any]:
-        """Tests the model, prints the metrics and returns those to log."""
+        """Tests the model, prints the metrics, and returns those to log."""
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
-        """Returns calls that each run inference on another batch on the device."""
+        """Returns calls that each run inference on a different batch on the device."""
 
     def prepare_inference(self) -> Sequence[str]:
         """Prepares the model for inference; returns lines to print about it."""

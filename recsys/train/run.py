@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of any model: train, test or measure inference.
+"""A run of any model: trains, tests or measures inference.
 
 Models differ in their recipes, see `recsys.train.recipe`.
 """
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 _CURVE_POINTS = 10
-"""Points of the curves of a short run that is drawn, which prints so often."""
+"""Number of points in the curves of a short run; it prints often enough for them."""
 _NOTICE = (
     "ending after this step or test; Ctrl-C, or another signal more than "
     f"{SAME_REQUEST_S} s later, ends at once, without saving"
@@ -51,15 +51,15 @@ _NOTICE = (
 
 
 def set_up_machine(config: Config, print_line: PrintLine, processes: Processes = ALONE) -> Machine:
-    """Applies settings of the process: threads, memory, device, precision, seed.
+    """Applies the settings of the process: threads, memory, device, precision, seed.
 
     Args:
         config: settings of the run.
-        print_line: prints a line; used by the first process only.
+        print_line: prints a line; only the first process uses it.
         processes: processes of the run.
 
     Raises:
-        UserError: this machine lacks what the settings require.
+        UserError: this machine lacks something that the settings require.
     """
     set_threads(config.run.num_threads, processes)
     keep_freed_memory()
@@ -94,7 +94,7 @@ class Run(Generic[BatchT]):
         print_line: PrintLine,
         processes: Processes = ALONE,
     ) -> "Run[BatchT]":
-        """Sets up the machine, opens data and log, builds the model.
+        """Sets up the machine, opens data and log, and builds the model.
 
         Args:
             open_recipe: completes the settings, opens the data and builds the model.
@@ -137,7 +137,7 @@ class Run(Generic[BatchT]):
         """Trains, evaluates and saves.
 
         Args:
-            then_test: report the result at the end, with the test of a model that has one.
+            then_test: report the result at the end, including the test of a model that has one.
             goes_on: called after each evaluation; False ends the run.
 
         Raises:
@@ -157,11 +157,11 @@ class Run(Generic[BatchT]):
             paths = {} if config.log_file is None else {"log_path": config.log_file}
             if folder is not None:
                 paths[config.folder_setting] = folder.folder
-            # Resolved, for the run may be resumed from another working directory.
+            # Absolute, because the run may be resumed from another working directory.
             resolved = {name: str(path.resolve()) for name, path in paths.items()}
             self.log.begin(config.to_dict() | resolved, resumed)
             if config.measure.tensorboard is not None and processes.is_first:
-                # Not before: a run that is refused would hide the curves of another.
+                # Not earlier: a refused run would hide the curves of another one.
                 folder_of_events = Path(config.measure.tensorboard)
                 self.log.events = Events(folder_of_events, config.to_dict(), state.step)
             machine.print_line(training.summary())
@@ -180,7 +180,7 @@ class Run(Generic[BatchT]):
         return result
 
     def _cadence(self, cadence: LoopConfig, steps: int) -> LoopConfig:
-        """Returns the cadence, which gives a short run that is drawn a curve."""
+        """Returns the cadence; a short run with a report prints often enough for a curve."""
         config = self.recipe.config
         files = (config.measure.report, config.measure.tensorboard)
         if files == (None, None) or "print_freq" in config.explicit:
@@ -216,7 +216,7 @@ class Run(Generic[BatchT]):
 
     @contextlib.contextmanager
     def _holding(self, folder: CheckpointFolder | None) -> Iterator[None]:
-        """Holds the checkpoint folder on the first process; a refusal ends all."""
+        """Locks the checkpoint folder on the first process; a refusal ends all processes."""
         processes = self.machine.processes
         with contextlib.ExitStack() as stack:
             refusal, setting = "", self.recipe.config.folder_setting
@@ -249,7 +249,7 @@ class Run(Generic[BatchT]):
         latest = folder.latest()
         if latest is None:
             return LoopState()
-        folder.best()  # refuses a missing one now, not when the training has ended
+        folder.best()  # refuses a missing checkpoint now, not at the end of the training
         checkpoint = read_checkpoint(latest)
         checkpoint.check_same_settings(config.to_dict(), self.recipe.fixed)
         self.recipe.check_dataset(checkpoint)
@@ -259,7 +259,7 @@ class Run(Generic[BatchT]):
             raise UserError(f"{latest / MANIFEST_FILE}: {error}") from error
         training.restore(checkpoint)
         if processes.is_first:
-            folder.remove_obsolete()  # of a run that was killed when it had saved this one
+            folder.remove_obsolete()  # left by a run that was killed after saving this one
         self.machine.print_line(f"Resumed from {latest} at step {state.step}")
         return state
 
@@ -310,7 +310,7 @@ class Run(Generic[BatchT]):
         values: dict[str, float] = {}
         for batch_size in run.inference_benchmark_batch_sizes:
             calls = self.recipe.inferences(batch_size)
-            with self.machine.precision.autocast():  # once: it takes as long as a small layer
+            with self.machine.precision.autocast():  # once: entering takes as long as a small layer
                 latency = measure_latency(
                     calls, batch_size, self.machine.device, run.inference_benchmark_steps
                 )
@@ -322,7 +322,7 @@ class Run(Generic[BatchT]):
 
 
 def check_outputs(config: Config) -> None:
-    """Refuses a log, a page or events that cannot be written.
+    """Refuses a log, report or folder of events that cannot be written.
 
     Raises:
         UserError: names the setting and the file.
@@ -338,13 +338,13 @@ def check_outputs(config: Config) -> None:
         require_writable(Path(config.measure.report), "report")
         if log is not None and not log.is_file() and log.exists():
             raise UserError(
-                f"`log_path` {log} is no file, and `report` is drawn from the log",
+                f"`log_path` {log} is not a file, but `report` is drawn from the log",
                 settings=("log_path", "report"),
             )
 
 
 def check_before_trials(config: Config) -> None:
-    """Refuses before trials what the run after them would refuse to write.
+    """Refuses outputs that cannot be written, before trials rather than after them.
 
     Raises:
         UserError: names the setting and the file or folder.
@@ -360,7 +360,7 @@ def try_out(
     joined: contextlib.AbstractContextManager[Processes],
     goes_on: Callable[[LoopState], bool] = lambda _: True,
 ) -> FitResult:
-    """Trains for the best evaluation alone, and prints and tests nothing.
+    """Trains only to get the best evaluation; prints and tests nothing.
 
     Args:
         open_recipe: see `Run.start`.
@@ -394,7 +394,7 @@ def execute(
         config: settings as the user gave them.
         print_line: prints a line.
         joined: context with the processes of the run.
-        then: called after a training that no signal ended.
+        then: called after a training that no signal has ended.
 
     Returns:
         The result of the training; None in the other modes.
@@ -404,7 +404,7 @@ def execute(
         DivergenceError: the model learns nothing.
     """
     if mode == "test" and config.run.load_checkpoint_path is None:
-        logger.warning("`mode` test without `load_checkpoint_path` tests a fresh model")
+        logger.warning("`mode` test without `load_checkpoint_path` tests an untrained model")
     with joined as processes:
         if mode == "train" and processes.is_first and config.checkpoint_folder is not None:
             check_writable(config.checkpoint_folder, config.folder_setting)

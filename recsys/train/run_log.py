@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a run, as dllogger writes it, and its bar."""
+"""The log of a run, in dllogger's format, and its progress bar."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ _PARAMETER = "PARAMETER"
 
 
 class RunLog:
-    """Appends lines `DLLL {json}` to a log; opens it per line.
+    """Appends lines `DLLL {json}` to a log, which is opened for each line.
 
     A log belongs to one run at a time.
 
@@ -38,7 +38,7 @@ class RunLog:
             one begins: one that is refused leaves it.
 
     Attributes:
-        events: gets what is logged from now on too.
+        events: also receives everything that is logged from now on; None for none.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -55,8 +55,9 @@ class RunLog:
         """Begins the log, once, with every setting of the run.
 
         Args:
-            config: the settings.
-            resumed: continue the log of this run, without what it logged after its checkpoint.
+            config: settings of the run.
+            resumed: run whose log to continue, without the entries after its checkpoint; None
+                begins a new log.
 
         Raises:
             UserError: the log cannot be written.
@@ -87,13 +88,13 @@ class RunLog:
             self._hold(path)
 
     def _hold(self, path: Path) -> None:
-        """Makes a file, or takes it, and keeps other runs out."""
+        """Creates or opens a file, and locks it against other runs."""
         self._let_go()
         try:
             self._held = HeldPath(path, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
         except BlockingIOError as error:
             raise UserError(
-                f"`log_path` {path}: another run writes it; name another file for this one",
+                f"`log_path` {path}: another run is writing it; name another file for this run",
                 setting="log_path",
             ) from error
         if self._held.why_not:
@@ -104,15 +105,15 @@ class RunLog:
             self._held.let_go()
 
     def close(self) -> None:
-        """Lets another run have the log."""
+        """Releases the log for other runs."""
         self._let_go()
         if self.events is not None:
             self.events.close()
 
     def record(self, step: tuple[int, ...], data: Mapping[str, Any]) -> None:
-        """Records values of a step (epoch, step) or of the run ().
+        """Records values of a step (epoch, step), or of the run ().
 
-        A disk that fills up ends the log, not the run.
+        A full disk ends the log, not the run.
         """
         if self.events is not None:
             self.events.record(step, data)
@@ -131,7 +132,7 @@ class RunLog:
         return self._kept if self._file is None else read_run_log(self._file)
 
     def sync(self) -> None:
-        """Syncs the log to disk, to reach as far as checkpoints do."""
+        """Syncs the log to disk, so that it reaches as far as the checkpoints."""
         if self.events is not None:
             self.events.flush()
         if self._path is not None and self._path.is_file():
@@ -165,20 +166,20 @@ class RunLog:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run that goes on.
+    """A run that is resumed.
 
     Attributes:
-        step: its last step that is kept: that of its checkpoint, 0 if there is none.
-        folder_setting: name of the setting that names its folder.
+        step: last step that is kept: that of its checkpoint, 0 without one.
+        folder_setting: name of the setting that names the run's folder.
     """
 
     step: int
     folder_setting: str
 
     def has_logged(self, path: Path, config: Mapping[str, Any]) -> bool:
-        """Tells a log that ends with this run, by the run's folder.
+        """Returns whether a log ends with this run, judged by the run's folder.
 
-        The log may have been moved since, or both together.
+        The log may have been moved since, or the log and the folder together.
         """
         entries = (_entry(line) for line in reversed(path.read_bytes().splitlines()))
         last = next((e for e in entries if e is not None and e["step"] == _PARAMETER), None)
@@ -194,7 +195,7 @@ class Resumed:
 
 
 def _cut_back(path: Path, step: int) -> None:
-    """Cuts a log after the entries of a step, and what follows its last whole line, as zeros do."""
+    """Cuts a log after the entries of a step, and after its last whole line."""
     position = size = 0
     for line in path.read_bytes().splitlines(keepends=True):
         of_step = (_entry(line) or {}).get("step")
@@ -207,7 +208,7 @@ def _cut_back(path: Path, step: int) -> None:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """Returns an entry of a log with its `step` and `data`; None for what is none."""
+    """Returns an entry of a log with its `step` and `data`; None for other lines."""
     try:
         entry = json.loads(line.removeprefix(_PREFIX.encode()))
         return dict(entry | {"step": entry["step"], "data": dict(entry["data"])})
@@ -218,12 +219,12 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 def read_run_log(path: Path) -> list[dict[str, Any]]:
     """Reads the entries of a log, each with its `step` and `data`.
 
-    Lines that were cut or damaged are left out, with a warning.
+    Lines that were cut or damaged are left out with a warning.
     """
     entries = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if (entry := _entry(line)) is None:
-            logger.warning("%s: line %d is no record of a run and is left out", path, number)
+            logger.warning("%s: line %d is not a record of a run and is left out", path, number)
         else:
             entries.append(entry)
     return entries
@@ -258,11 +259,11 @@ def require_log(path: Path) -> None:
 
 
 def require_writable(path: Path, name: str) -> None:
-    """Refuses a file that cannot be written; makes nothing.
+    """Refuses a file that cannot be written; creates nothing.
 
     Args:
         path: file to write.
-        name: setting that names it.
+        name: setting that names the file.
 
     Raises:
         UserError: names the file and the cause.
@@ -270,11 +271,12 @@ def require_writable(path: Path, name: str) -> None:
     try:
         if path.is_fifo():
             raise UserError(
-                f"`{name}` {path} is a named pipe, in which a run would wait", setting=name
+                f"`{name}` {path} is a named pipe, on which a run would block; name a file",
+                setting=name,
             )
         if path.exists():
             with path.open("a") as file:
-                file.write("\n" if path.is_char_device() else "")  # /dev/full tells then
+                file.write("\n" if path.is_char_device() else "")  # so that /dev/full fails
             return
         folder = next(folder for folder in path.absolute().parents if folder.exists())
         code = errno.EACCES if folder.is_dir() else errno.ENOTDIR
@@ -287,17 +289,17 @@ def require_writable(path: Path, name: str) -> None:
 
 
 def _json_safe(value: object) -> object:
-    """Replaces nan and infinities, which JSON lacks, with null."""
+    """Replaces NaN and infinities, which JSON does not have, with null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def progress_bar(total: int, done: int, is_first: bool) -> "tqdm[Any]":
-    """Returns a bar of steps, shown on a terminal alone.
+    """Returns a progress bar of steps, which is shown only on a terminal.
 
     Args:
         total: steps of the whole run.
         done: steps of an earlier, interrupted run.
-        is_first: this process is the one that prints.
+        is_first: whether this process is the one that prints.
     """
     return tqdm(
         total=total,
@@ -310,7 +312,7 @@ def progress_bar(total: int, done: int, is_first: bool) -> "tqdm[Any]":
 
 
 def above_bar(print_line: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that prints lines above any bar."""
+    """Returns a function that prints lines above any progress bar."""
 
     def print_above(line: str) -> None:
         with tqdm.external_write_mode(file=sys.stdout):

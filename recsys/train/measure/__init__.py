@@ -12,8 +12,9 @@ class MeasureConfig:
 
     run_benchmark: bool = setting(
         False,
-        "Measure the first steps after a warm-up of --benchmark_warmup_steps (10 if not given): "
-        "throughput, step time, peak memory. Each waits for the device; then training goes on",
+        "Measure the first steps after a warm-up of --benchmark_warmup_steps (10 by default): "
+        "throughput, step time, peak memory. Each measured step waits for the device; then "
+        "training continues",
         resumable=True,
         used_with={"mode": ("train",)},
     )
@@ -22,22 +23,22 @@ class MeasureConfig:
     )
     run_profiler: bool = setting(
         False,
-        "Write a Chrome trace and a table of operators of three steps after the warm-up and the "
-        "benchmark, into the folder profile of the checkpoints, or else beside the log",
+        "Write a Chrome trace and a table of operators for three steps after the warm-up and the "
+        "benchmark, into the folder profile of the checkpoints, or next to the log without them",
         resumable=True,
         used_with={"mode": ("train",)},
     )
 
     report: str | None = setting(
         None,
-        "File of a page with the curves, times, metrics and settings of a training, FILE.html; "
-        "needs matplotlib",
+        "HTML file to write with the curves, times, metrics and settings of the run, such as "
+        "FILE.html; needs matplotlib",
         resumable=True,
         used_with={"mode": ("train", "test")},
     )
     tensorboard: str | None = setting(
         None,
-        "Folder for events of TensorBoard: the curves of a training and its evaluations; needs "
+        "Folder for TensorBoard events: the curves of a training and its evaluations; needs "
         "tensorboard",
         resumable=True,
         used_with={"mode": ("train",)},

@@ -15,19 +15,19 @@ from recsys.train.memory import peak_memory, reset_peak_memory
 from recsys.train.recipe import Machine
 
 Counts = Mapping[str, int]
-"""Name -> number in a batch, such as samples; `padded_tokens` if padding were added."""
+"""Name -> count in a batch, such as samples; `padded_tokens` is the count with padding."""
 
 PADDED = "padded_tokens"
 
 
 class StepBenchmark(Generic[BatchT]):
-    """Measures whole training steps, from the wait for a batch on.
+    """Measures whole training steps, including the wait for each batch.
 
     Args:
-        warmup_steps: first steps to leave out.
-        num_steps: steps to measure.
-        count: counts of a batch, without waiting for the device.
-        machine: device and processes; counts are of all of them, times of the first.
+        warmup_steps: number of first steps to leave out.
+        num_steps: number of steps to measure.
+        count: returns the counts of a batch, without waiting for the device.
+        machine: device and processes; counts are summed over them, times are those of the first.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class StepBenchmark(Generic[BatchT]):
             reset_peak_memory(machine.device)
 
     def __call__(self, batch: BatchT, began: float, waited_s: float) -> Mapping[str, Any] | None:
-        """Measures the step just launched; returns the values after the last one.
+        """Measures a step that was just launched; returns the values after the last one.
 
         Args:
             batch: batch of the step.
             began: clock when the loop began to wait for the batch.
-            waited_s: seconds until it had the batch.
+            waited_s: seconds of that wait.
         """
         self._steps += 1
         if self._is_reported or self._steps < self._warmup_steps:
@@ -70,13 +70,13 @@ class StepBenchmark(Generic[BatchT]):
         return self.finish() if len(self._durations) == self._num_steps else None
 
     def finish(self) -> Mapping[str, Any] | None:
-        """Prints and returns the values, unless it has done so."""
+        """Prints and returns the values, unless it already has."""
         if self._is_reported:
             return None
         self._is_reported = True
         print_line = self._machine.print_line
         if not self._durations:
-            print_line(f"No step was measured: all {self._steps} were of the warm-up")
+            print_line(f"No step was measured: all {self._steps} were part of the warm-up")
             return None
         values = self._values()
         for line in _lines(values, self._machine.device.type):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Additions of benchmark, profile and report to a run."""
+"""Benchmark, profile and report of a run."""
 
 import os
 import shlex
@@ -20,7 +20,7 @@ _WARMUP_STEPS = 10
 
 
 def profile_folder(config: Config) -> Path:
-    """Returns the folder that --run_profiler writes."""
+    """Returns the folder to which --run_profiler writes."""
     return (config.checkpoint_folder or Path(config.run.log_path).parent) / "profile"
 
 
@@ -55,7 +55,7 @@ def write_report(config: Config, log: RunLog) -> None:
 
 
 def _command() -> str:
-    """Returns the command line of the process, to be repeated."""
+    """Returns the command line that repeats this process."""
     spec, (program, *arguments) = sys.modules["__main__"].__spec__, sys.argv
     return f"{program if spec is None else f'python -m {spec.name}'} {shlex.join(arguments)}"
 
@@ -68,7 +68,7 @@ def step_observers(
     Args:
         config: all settings of the run.
         machine: device and processes.
-        count: counts samples, and what else a model has, of a batch.
+        count: returns the samples, and any other counts, of a batch.
 
     Raises:
         UserError: the profile cannot be written.

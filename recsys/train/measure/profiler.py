@@ -14,7 +14,7 @@ from recsys.train.recipe import Machine
 TRACE_FILE, TABLE_FILE = "trace.json.gz", "operators.txt"
 
 _STEPS = 3
-"""Few, since each operator of each is an event of the trace: some MB in all."""
+"""Few steps, because each of their operators is an event of the trace: some MB in all."""
 
 _ROWS, _PRINTED = 100, 8
 
@@ -23,12 +23,12 @@ class StepProfiler:
     """Profiles steps after a warm-up with PyTorch's profiler.
 
     Args:
-        folder: receives the files; those of an earlier profile are replaced.
-        warmup_steps: first steps to leave out; the profiler takes one more to start.
-        machine: device; prints the lines.
+        folder: folder for the files; files of an earlier profile are replaced.
+        warmup_steps: number of first steps to leave out; the profiler needs one more to start.
+        machine: device of the model; prints the lines.
 
     Raises:
-        UserError: the folder cannot be made.
+        UserError: the folder cannot be created.
     """
 
     def __init__(self, folder: Path, warmup_steps: int, machine: Machine) -> None:
@@ -37,7 +37,7 @@ class StepProfiler:
         except OSError as error:
             raise UserError(
                 f"`run_profiler` cannot write to {folder}: {error.strerror}; name another folder "
-                "by `log_path`",
+                "with `log_path`",
                 settings=("run_profiler", "log_path"),
             ) from error
         self._folder = folder
@@ -58,7 +58,7 @@ class StepProfiler:
             self._profiler.start()
 
     def __call__(self, batch: Sized, began: float, waited_s: float) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Moves the profiler on, which takes seconds; returns values at its end."""
+        """Advances the profiler, which takes seconds at its end; returns the values then."""
         self._steps += not self._is_finished
         if self._is_finished or self._steps < self._warmup_steps:
             return None
@@ -69,18 +69,20 @@ class StepProfiler:
         return self.finish() if self._steps == self._warmup_steps + 1 + _STEPS else {}
 
     def finish(self) -> Mapping[str, Any] | None:
-        """Ends the profiler, unless it has ended; returns what to log."""
+        """Ends the profiler, unless it has ended; returns values to log."""
         if self._is_finished:
             return None
         self._is_finished = True
         if self._steps > self._warmup_steps:
             self._profiler.stop()
         if self._values is None:
-            self._machine.print_line(f"No step was profiled: all {self._steps} were of the warm-up")
+            self._machine.print_line(
+                f"No step was profiled: all {self._steps} were part of the warm-up"
+            )
         return self._values or {}
 
     def _write(self, profiler: torch.profiler.profile) -> None:
-        """Writes trace and table, and prints the first rows."""
+        """Writes trace and table, and prints the first rows of the table."""
         unfinished = self._folder / f"unfinished.{TRACE_FILE}"
         profiler.export_chrome_trace(str(unfinished))
         unfinished.replace(self._folder / TRACE_FILE)
@@ -109,10 +111,10 @@ class StepProfiler:
         }
 
     def _print(self, times: Mapping[str, tuple[float, int]]) -> None:
-        """Prints files and the operators that take most time.
+        """Prints the files, and the operators that take the most time.
 
         Args:
-            times: operator -> (microseconds of its own, calls).
+            times: operator -> (microseconds in the operator itself, calls).
         """
         print_line = self._machine.print_line
         print_line(f"Profile: {self._folder / TRACE_FILE} (for ui.perfetto.dev), {TABLE_FILE}")

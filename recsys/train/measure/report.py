@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a run, drawn from its log by matplotlib: one HTML file that loads nothing."""
+"""The page of a run, drawn from its log by matplotlib: one self-contained HTML file."""
 
 import base64
 import importlib.util
@@ -23,22 +23,22 @@ _STEPS = {
     "train/step_time": "seconds per step",
     "train/data_wait": "seconds per step",
 }
-"""What is drawn of the steps, and its unit."""
+"""Curve of the steps -> its unit."""
 _HEADLINES = ("auc", "log_loss", "full_ndcg@10", "full_hr@10", "average_train_throughput")
-"""Figures that open the page, of those that a run has."""
+"""Figures at the top of the page, if a run has them."""
 _DATASETS = ("dataset", "dataset_path", "dataset_type", "dataset_name")
-"""Settings that name the dataset, the first that is set."""
+"""Settings that may name the dataset; the first that is set counts."""
 _VERDICTS = ("test_verdict", "verdict")
 _TESTED = ("compared_step", "tested_step")
 """Names under which a training logs the step of the model that it tested."""
 _NO_SPLITS = ("train", "run", "benchmark", "profile")
-"""Groups of tags that are no evaluations."""
+"""Groups of tags that are not evaluations."""
 _MOST_FEATURES = 20
 _WIDTH, _HEIGHT = 5.0, 3.2
-"""Of a chart, in inches."""
+"""Size of a chart, in inches."""
 _FEW_POINTS = 40
 _FEW_ROWS = 60
-"""Rows of a table that is not folded."""
+"""Largest number of rows of a table that is not folded."""
 _STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 0 auto; max-width: 1200px; padding: 12px; font: 15px/1.45 system-ui, sans-serif; }
@@ -57,10 +57,10 @@ Points = Sequence[tuple[float, float]]
 
 
 def require_matplotlib() -> None:
-    """Refuses to draw without matplotlib.
+    """Refuses to draw if matplotlib is missing.
 
     Raises:
-        UserError: it is not installed.
+        UserError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(
@@ -69,10 +69,10 @@ def require_matplotlib() -> None:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Writes a whole page, or leaves the earlier one."""
+    """Writes a page; after an error the earlier page is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
-        file.write(page.encode(errors="backslashreplace"))  # a name of a file may not be UTF-8
+        file.write(page.encode(errors="backslashreplace"))  # a file name may not be UTF-8
 
 
 def run_page(
@@ -84,10 +84,10 @@ def run_page(
     """Returns the page of a run: its figures in a grid, curves and settings.
 
     Args:
-        entries: of its log, or of several logs one after the other.
-        title: heading.
-        links: (text, address) of files beside it, such as a profile.
-        command: command that started it.
+        entries: entries of the run's log, or of several logs one after the other.
+        title: heading of the page.
+        links: (text, address) of files next to the page, such as a profile.
+        command: command that started the run.
     """
     curves: dict[str, list[tuple[float, float]]] = {}
     settings: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def run_page(
         for tag, at, value in scalars.of(step, data):
             curves.setdefault(tag, []).append((at, value))
         if step == "PARAMETER":
-            # A test after a training adds to its settings.
+            # A test after a training adds settings.
             settings = {**data, **settings} if data.get("mode") == "test" else settings | data
         elif not step:
             final |= data
@@ -132,7 +132,7 @@ def run_page(
 
 
 def _at(points: Points, steps: Sequence[int]) -> float:
-    """Returns the value of the first of some steps that has one, or else the last value."""
+    """Returns the value at the first of some steps that has one, or else the last value."""
     of_step = dict(points)
     return next((of_step[step] for step in steps if step in of_step), points[-1][1])
 
@@ -142,10 +142,10 @@ def _opens(tag: str) -> bool:
 
 
 def _grids(figures: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
-    """Returns a table of each split's metrics, and the figures that are no metrics.
+    """Returns a table of each split's metrics, and the figures that are not metrics.
 
-    A table has a row for each metric and who has it, those that baselines have first, and a column
-    for each protocol.
+    A table has a column for each protocol, and a row for each metric and model, baseline or lead.
+    Metrics that baselines have come first.
     """
     grids: dict[str, dict[Score, float]] = {}
     others = {}
@@ -172,7 +172,7 @@ def _grids(figures: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
 
 
 def _cell(grid: Mapping[Score, float], score: Score) -> str:
-    """Returns a value, of a lead with its sign, and its interval, if there is one."""
+    """Returns a value with its interval, if there is one; a lead with its sign."""
     ends = (grid.get(score._replace(end=end)) for end in ("", "low", "high"))
     sign = "+" if score.who.startswith("lead") else ""
     value, low, high = ("" if end is None else f"{end:{sign}.4f}" for end in ends)
@@ -180,7 +180,7 @@ def _cell(grid: Mapping[Score, float], score: Score) -> str:
 
 
 def _curves(curves: Mapping[str, Points]) -> Iterator[str]:
-    """Draws each metric of the model that changed, of lists those of ten items; then the steps."""
+    """Draws the model's metrics that changed (of lists, those of ten items), then the steps."""
     for tag, points in curves.items():
         group, _, name = tag.partition("/")
         if group in _NO_SPLITS or len({value for _, value in points}) == 1:
@@ -229,13 +229,13 @@ def _axes(title: str, height: float = _HEIGHT) -> "Axes":
     from matplotlib.figure import Figure
 
     axes = Figure(figsize=(_WIDTH, height), layout="constrained").add_subplot(title=title)
-    axes.ticklabel_format(useOffset=False)  # it would hide how large the numbers are
+    axes.ticklabel_format(useOffset=False)  # an offset would hide how large the numbers are
     axes.grid(alpha=0.3)
     return axes
 
 
 def _image(axes: "Axes") -> str:
-    """Returns the picture of axes as an element of its own, whose ids clash with no other's."""
+    """Returns axes as an image element whose ids cannot clash with those of other images."""
     figure, file = axes.get_figure(root=True), io.BytesIO()
     assert figure is not None
     figure.savefig(file, format="svg")
@@ -252,7 +252,7 @@ def _importance_table(split: str, explained: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table that can be folded, the first row its head; nothing without others."""
+    """Returns a table that can be folded, with a head row; empty if it has no other rows."""
     head, *body = rows
     if not body:
         return ""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a log under the tags that users of TensorBoard expect: train/loss, test/auc."""
+"""Numbers of a log under the tags that TensorBoard users expect: train/loss, test/auc."""
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 _GROUPS = ("test", "benchmark", "profile")
-"""Beginnings of names in the log that are the group of a tag."""
+"""Prefixes of names in the log that are the group of a tag."""
 
 _SCORE = re.compile(
     r"(?:(?P<who>\w+?)_)??"
@@ -17,12 +17,12 @@ _SCORE = re.compile(
 
 
 class Score(NamedTuple):
-    """What a number of an evaluation is.
+    """Describes a number of an evaluation.
 
     Attributes:
-        metric: such as auc or ndcg@10.
-        who: `model`, a baseline, or the lead of the model over one.
-        protocol: the ranking, or all rows of a click log.
+        metric: name of the metric, such as auc or ndcg@10.
+        who: `model`, a baseline, or the lead of the model over a baseline.
+        protocol: the ranking, or "all rows" for a click log.
         end: `low` or `high` of a 95% interval; empty for the value itself.
     """
 
@@ -33,12 +33,12 @@ class Score(NamedTuple):
 
     @property
     def is_of_model(self) -> bool:
-        """Tells a value of the model itself."""
+        """Whether the value is one of the model itself."""
         return (self.who, self.end) == ("model", "")
 
 
 def score_of(name: str) -> Score | None:
-    """Tells what a number is by its name in the log, such as lead_hr@10_low; None for no metric."""
+    """Parses the name of a number in the log, such as lead_hr@10_low; None for other numbers."""
     if (match := _SCORE.fullmatch(name)) is None:
         return None
     who, protocol, metric, end = match.group("who", "protocol", "metric", "end")

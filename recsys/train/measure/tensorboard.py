@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a log as events for TensorBoard."""
+"""Numbers of a log as TensorBoard events."""
 
 import logging
 from collections.abc import Mapping
@@ -31,14 +31,14 @@ def import_writer() -> Any:
 class Events:
     """Writes the numbers of a training and its evaluations as events.
 
-    Those of baselines and the ends of intervals, which have no curve, stay in the log alone. A disk
-    that fills up ends the events, not the run.
+    Numbers of baselines and the ends of intervals have no curve, so only the log has them. A full
+    disk ends the events, not the run.
 
     Args:
-        folder: gets a file of events; TensorBoard shows each folder as a run.
-        settings: of the run.
-        step: the last step of the run's curves in the folder that is kept: that of the checkpoint
-            from which it goes on, 0 for a new run.
+        folder: folder for the file of events; TensorBoard shows each folder as a run.
+        settings: settings of the run.
+        step: last step of the curves in the folder to keep: that of the checkpoint from which the
+            run resumes, 0 for a new run.
 
     Raises:
         UserError: TensorBoard is not installed, or the folder cannot be written.
@@ -63,7 +63,7 @@ class Events:
                 self._call("add_scalar", tag, value, at)
 
     def flush(self) -> None:
-        """Writes out what is kept back."""
+        """Writes buffered events to disk."""
         self._call("flush")
 
     def close(self) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # latencies of a server are measured without torch
+if TYPE_CHECKING:  # a client measures latencies of a server without torch
     import torch
 
 DISTINCT_INPUTS = 64
-"""Different inputs to measure with, since a single one would stay in the cache."""
+"""Number of different inputs to measure with; a single one would stay in the cache."""
 _WARMUP_STEPS = 10
 
 TABLE_HEAD = "   batch   mean ms    p50 ms    p90 ms    p99 ms     samples/s"
@@ -29,13 +29,13 @@ def synchronize(device: "torch.device") -> None:
 
 
 class ThroughputWindow:
-    """Samples per second from the first step after the warm-up to now.
+    """Samples per second from the first step after the warm-up until now.
 
-    The clock is read at the two ends only, after a synchronisation there, so nothing inside the
-    window is slowed down, and every step in it counts.
+    The clock is read only at both ends, each time after a synchronisation. So nothing slows down
+    the steps in between, and every one of them counts.
 
     Args:
-        warmup_steps: first steps to leave out.
+        warmup_steps: number of first steps to leave out.
         device: device of the model.
     """
 
@@ -65,12 +65,12 @@ class ThroughputWindow:
             self._begin()
 
     def exclude(self, seconds: float) -> None:
-        """Subtracts time of evaluations and checkpoints."""
+        """Subtracts the time of evaluations and checkpoints."""
         if self._start is not None:
             self._excluded_s += seconds
 
     def samples_per_s(self) -> float:
-        """Returns the throughput so far; nan if no step was counted."""
+        """Returns the throughput so far; NaN if no step was counted."""
         if self._start is None or self._samples == 0:
             return float("nan")
         synchronize(self._device)
@@ -78,7 +78,7 @@ class ThroughputWindow:
 
 
 def rate_in_words(per_s: float, what: str, decimals: int = 0) -> str:
-    """Formats a throughput to print; nan if no step was measured."""
+    """Formats a throughput; NaN means that no step was measured."""
     if math.isnan(per_s):
         return "no throughput measured"
     return f"{per_s:,.{decimals}f} {what}/s"
@@ -95,7 +95,7 @@ class LatencySummary:
 
     @classmethod
     def of(cls, durations_s: Sequence[float]) -> "LatencySummary":
-        """Summarises at least one duration."""
+        """Summarises durations, at least one."""
         p50, p90, p99 = np.percentile(durations_s, [50, 90, 99])
         return cls(float(np.mean(durations_s)), float(p50), float(p90), float(p99))
 
@@ -146,7 +146,7 @@ def measure_latency(
         calls: inferences on different batches on the device; called in turn.
         batch_size: samples of each batch.
         device: device to wait for after each step.
-        num_steps: measured steps, after ten warm-up steps.
+        num_steps: number of measured steps, after ten warm-up steps.
     """
     import torch
 

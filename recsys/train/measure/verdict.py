@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model is ahead of baselines, by paired intervals."""
+"""Decides by paired intervals whether a model is ahead of baselines."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
 VERDICT = "verdict"
-"""Key of the log under which `Verdict.sentence` stands."""
+"""Key in the log that holds `Verdict.sentence`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lead:
-    """By how much a model differs from a baseline in a metric.
+    """How far a model differs from a baseline in a metric.
 
     Attributes:
         metric: name of the metric.
         baseline: name of the baseline.
-        value: the model's metric less the baseline's.
-        low: low end of the 95% interval of that, paired by row or user.
-        high: high end.
-        less_is_better: whether the metric is a loss.
+        value: the model's metric minus the baseline's.
+        low: lower end of the 95% interval of `value`, paired by row or user.
+        high: upper end of that interval.
+        less_is_better: whether a lower metric is better, as for a loss.
     """
 
     metric: str
@@ -30,23 +30,23 @@ class Lead:
     less_is_better: bool = False
 
     def __str__(self) -> str:
-        """Returns it in words."""
+        """Returns the difference as text."""
         interval = f"95%: {self.low:+.4f} to {self.high:+.4f}"
         return f"Model less {self.baseline}, {self.metric}: {self.value:+.4f} ({interval})"
 
     @property
     def stands(self) -> Literal["ahead", "behind", "level"]:
-        """Where the model stands: an interval with zero in it tells neither."""
+        """Whether the model is ahead or behind; level if the interval contains zero."""
         if self.low > 0 or self.high < 0:
             return "ahead" if (self.low > 0) != self.less_is_better else "behind"
         return "level"
 
 
 def verdict(leads: Sequence[Lead]) -> str:
-    """Tells in words where a model stands.
+    """Returns a sentence on whether a model is ahead.
 
-    It is behind if it is clearly so in one metric, ahead if it is clearly so in one and behind in
-    none.
+    It is behind if it is clearly behind in any metric, and ahead if it is clearly ahead in one and
+    behind in none.
     """
     behind, ahead, level = (
         [lead for lead in leads if lead.stands == where] for where in ("behind", "ahead", "level")
@@ -60,7 +60,7 @@ def verdict(leads: Sequence[Lead]) -> str:
 
 
 def _named(leads: Sequence[Lead]) -> str:
-    """Names baselines, each with its metrics, those of the same metrics together."""
+    """Names baselines with their metrics; baselines with the same metrics are joined."""
     metrics: dict[str, list[str]] = {}
     for lead in leads:
         metrics.setdefault(lead.baseline, []).append(lead.metric)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of dense parameters and rows, their schedule and precision."""
+"""Optimizers of dense parameters and rows, with their schedule and precision."""
 
 from typing import Literal
 
 AmpDtype = Literal["float16", "bfloat16"]
-"""Types of matrix products under --amp; here, without torch, for flags."""
+"""Types of matrix products under --amp; defined here for the flags, which do not import torch."""

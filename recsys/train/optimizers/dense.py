@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of dense parameters, with rate and overflow flag on the device.
+"""Optimizers of dense parameters, with learning rate and overflow flag on the device.
 
-They call the kernels of torch.optim, not its classes: those import `torch._dynamo`, which takes
-5 seconds of every run.
+They call the kernels of torch.optim, but not its classes: those import `torch._dynamo`, which costs
+every run 5 seconds.
 """
 
 import abc
@@ -25,25 +25,25 @@ _BESIDE: Mapping[RowOptimizer, DenseRule] = {
     "adagrad": "adagrad",
     "adam": "adam",
 }
-"""The dense optimizer that goes with each row optimizer."""
+"""Row optimizer -> dense optimizer to use with it."""
 
 
 def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
-    """Returns the dense optimizer that belongs to a row optimizer.
+    """Returns the dense optimizer to use with a row optimizer.
 
     Raises:
-        UserError: there is none.
+        UserError: no dense optimizer belongs to it.
     """
     if rule not in _BESIDE:
         raise UserError(
-            f"`optimizer` {rule}: no optimizer of the MLPs goes with it (_BESIDE)",
+            f"`optimizer` {rule}: there is no optimizer of the MLPs to go with it (_BESIDE)",
             setting="optimizer",
         )
     return _BESIDE[rule]
 
 
 class DenseOptimizer(abc.ABC):
-    """Updates parameters by their gradients, without waiting for the device.
+    """Updates parameters with their gradients, without waiting for the device.
 
     Args:
         params: parameters, in the same order in every run.
@@ -61,21 +61,21 @@ class DenseOptimizer(abc.ABC):
 
     @abc.abstractmethod
     def step(self, lr: Tensor, loss_scale: float, overflow: Tensor | None) -> None:
-        """Applies `grad` of every parameter.
+        """Applies the `grad` of every parameter.
 
         Args:
-            lr: learning rate, a scalar float32 tensor on the device.
+            lr: learning rate, scalar float32 tensor on the device.
             loss_scale: divisor of the gradients.
-            overflow: scalar bool tensor; True skips the step.
+            overflow: scalar bool tensor on the device; True skips the step, None never does.
         """
 
     @abc.abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Returns the state by name; copying into the tensors restores it."""
+        """Returns the state tensors by name; copying into them restores the state."""
 
 
 class _Sgd(DenseOptimizer):
-    """SGD, by torch's fused kernel."""
+    """SGD, with torch's fused kernel."""
 
     state_tensors = 0
 
@@ -104,7 +104,7 @@ class _Sgd(DenseOptimizer):
 
 
 class _AdamW(DenseOptimizer):
-    """AdamW, by torch's fused kernel.
+    """AdamW, with torch's fused kernel.
 
     Source: Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2.
     """
@@ -145,7 +145,7 @@ class _AdamW(DenseOptimizer):
             torch._foreach_sub_(steps, [flag] * len(steps))
 
     def _moments_of(self, number: int) -> dict[str, Tensor]:
-        if number not in self._moments:  # not before the first step: the parameters may still move
+        if number not in self._moments:  # at the first step: until then the parameters may move
             parameter = self._params[number]
             self._moments[number] = {
                 "exp_avg": torch.zeros_like(parameter),
@@ -163,7 +163,7 @@ class _AdamW(DenseOptimizer):
 
 
 def _with_gradients(params: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[Tensor]]:
-    """Returns the parameters that have a gradient, and these."""
+    """Returns the parameters that have a gradient, and their gradients."""
     pairs = [(p, p.grad) for p in params if p.grad is not None]
     return [p for p, _ in pairs], [gradient for _, gradient in pairs]
 
@@ -171,14 +171,14 @@ def _with_gradients(params: Sequence[nn.Parameter]) -> tuple[list[Tensor], list[
 def _divisor_and_flag(
     lr: Tensor, loss_scale: float, overflow: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients' divisor and the flag that skips the step."""
+    """Returns the divisor of the gradients, and the flag that skips the step."""
     if overflow is None:
         return None, None
     return torch.full_like(lr, loss_scale), overflow.to(torch.float32)
 
 
 class _Adagrad(DenseOptimizer):
-    """Adagrad in multi-tensor operations; torch's fused kernel lacks some devices.
+    """Adagrad in multi-tensor operations; torch's fused kernel does not support every device.
 
     Source: Duchi, Hazan and Singer 2011, with a diagonal matrix.
     """
@@ -222,12 +222,12 @@ _OPTIMIZERS: Mapping[DenseRule, type[DenseOptimizer]] = {
 
 
 def count_state_tensors(rule: DenseRule) -> int:
-    """Counts the state tensors that a rule keeps for a parameter."""
+    """Returns how many state tensors a rule keeps for each parameter."""
     return _OPTIMIZERS[rule].state_tensors
 
 
 def build_dense_optimizer(
     rule: DenseRule, params: Sequence[nn.Parameter], weight_decay: float = 0.0
 ) -> DenseOptimizer:
-    """Builds an optimizer; Adam's weight decay is decoupled (AdamW)."""
+    """Builds an optimizer; the weight decay of Adam is decoupled (AdamW)."""
     return _OPTIMIZERS[rule](params, weight_decay)

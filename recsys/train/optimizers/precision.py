@@ -25,7 +25,7 @@ class Precision:
         device_type: `cuda` or `cpu`.
         dtype: dtype of matrix products; None computes everything in float32.
         loss_scale: factor of the loss and divisor of the gradients; 1 turns scaling off. float16
-            needs it (its smallest normal number is 6e-5), bfloat16 does not.
+            needs scaling (its smallest normal number is 6e-5), bfloat16 does not.
     """
 
     device_type: str
@@ -33,7 +33,7 @@ class Precision:
     loss_scale: float = 1.0
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """Returns the context of the forward pass."""
+        """Returns the autocast context of the forward pass."""
         if self.dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
@@ -44,16 +44,16 @@ class Precision:
         """Checks the gradients for overflow, without waiting for the device.
 
         Args:
-            gradients: those that nothing has checked yet.
-            flags: bool scalars, True where others overflow.
+            gradients: gradients that nothing has checked yet.
+            flags: scalar bool tensors, True where other gradients overflow.
 
         Returns:
-            Scalar bool tensor, with which every optimizer skips the step; None without loss scale
-            or gradients.
+            Scalar bool tensor with which every optimizer skips the step; None without loss scale or
+            gradients.
         """
         if self.loss_scale == 1.0:
             return None
-        # One call for each type: of several types at once PyTorch takes a kernel for every tensor.
+        # One call for each dtype: for mixed dtypes PyTorch launches a kernel for every tensor.
         norms = [
             torch.stack(torch._foreach_norm([g for g in gradients if g.dtype == dtype], math.inf))
             for dtype in dict.fromkeys(g.dtype for g in gradients)
@@ -69,8 +69,8 @@ def resolve_precision(
 ) -> Precision:
     """Chooses a precision that the device computes fast; logs each change.
 
-    bfloat16 on a CPU without bfloat16 instructions is 9 (forward) to 44 (step) times slower than
-    float32, and float16 has no fast path on any CPU.
+    On a CPU without bfloat16 instructions, bfloat16 takes 9 (forward) to 44 (step) times as long as
+    float32. No CPU computes float16 fast.
     """
     if not amp:
         return Precision(device_type=device.type)
@@ -87,13 +87,13 @@ def resolve_precision(
 
 
 def set_tf32(device: torch.device, wanted: bool) -> None:
-    """Multiplies float32 matrices as TF32, or no longer; warns off GPUs.
+    """Turns TF32 for products of float32 matrices on or off; warns on other devices than GPUs.
 
-    Products of the network and the dot interaction keep 8 bits of exponent and 10 of mantissa; sums
-    stay in float32. NVIDIA's published float32 figures on GPUs are of TF32.
+    Products of the network and the dot interaction then keep 8 bits of exponent and 10 of mantissa;
+    sums stay in float32. NVIDIA's published float32 figures on GPUs use TF32.
     """
     if wanted and device.type != "cuda":
-        logger.warning("`tf32` is for GPUs; computing in float32")
+        logger.warning("`tf32` only works on GPUs; computing in float32")
         return
     matmul = torch.backends.cuda.matmul
     if wanted or matmul.fp32_precision == "tf32":  # an earlier run of the process may have set it

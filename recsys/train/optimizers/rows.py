@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row gradients of tables outside autograd, and their optimizer.
 
-Such a table never has a gradient of its own size.
+Such a table never has a gradient as large as the table.
 """
 
 import dataclasses
@@ -17,17 +17,17 @@ from cuda_ext.ops import RowOptimizer, RowStep
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowGradients:
-    """Gradients of looked-up rows of one stored table.
+    """Gradients of the rows of one stored table that were looked up.
 
     Attributes:
         table: index of the stored table.
         rows: [L] int32 or int64 row numbers, with repetitions.
         gradients: [L, D] gradient of each lookup.
-        sorted_rows: the rows in order, if they were sorted beside the forward pass.
-        overflow: bool scalar, whether a gradient is infinite or NaN; None if backward has not
-            looked.
-        source: [L] int32, number of each lookup's gradient, where several have one: [G, D].
-        scale: [L] float32, factor of each lookup's gradient.
+        sorted_rows: the rows in order, if they were sorted during the forward pass; else None.
+        overflow: scalar bool tensor, whether a gradient is infinite or NaN; None if backward did
+            not check.
+        source: [L] int32 index of each lookup's gradient, if lookups share the gradients [G, D].
+        scale: [L] float32 factor of each lookup's gradient; None for 1.
     """
 
     table: int
@@ -39,7 +39,7 @@ class RowGradients:
     scale: Tensor | None = None
 
     def of_lookups(self) -> Tensor:
-        """Returns the gradient of each lookup: [L, D]."""
+        """Returns [L, D], the gradient of each lookup."""
         if self.source is None:
             return self.gradients
         gradients = self.gradients.index_select(0, self.source.to(torch.int64))
@@ -55,13 +55,13 @@ class RowGradients:
 
 
 def norm_of_summed_rows(rows: Tensor, gradients: Tensor) -> Tensor:
-    """Sums duplicate rows; returns the squared norm, without waiting for a GPU.
+    """Sums the gradients of duplicate rows; returns the squared norm, without waiting for a GPU.
 
-    How many rows differ is not asked: their sums take the memory of all lookups.
+    The number of distinct rows stays unknown, so the sums take the memory of all lookups.
 
     Args:
-        rows: [L] int32 or int64.
-        gradients: [L, D].
+        rows: [L] int32 or int64 row numbers.
+        gradients: [L, D] gradient of each lookup.
     """
     ordered, order = rows.sort()
     distinct = torch.zeros_like(ordered)
@@ -74,11 +74,11 @@ _sort_streams: dict[torch.device, ops.SideStream] = {}
 
 
 class SortedRows:
-    """The sort of a step's lookups, beside the forward pass.
+    """Sort of a step's lookups, concurrent with the forward pass.
 
     Args:
         rows: int32 or int64 row numbers on a GPU.
-        num_table_rows: R.
+        num_table_rows: R, the rows of the table.
     """
 
     def __init__(self, rows: Tensor, num_table_rows: int) -> None:
@@ -89,13 +89,13 @@ class SortedRows:
             self._rows, self._positions = ops.sort_rows(rows, num_table_rows)
 
     def join(self) -> tuple[Tensor, Tensor]:
-        """Makes the current stream wait for the sort; returns what `ops.sort_rows` does."""
+        """Makes the current stream wait for the sort; returns the result of `ops.sort_rows`."""
         self._stream.join()
         return self._rows, self._positions
 
 
 class RowLookups:
-    """A step's lookups in one table, until gradients are taken."""
+    """A step's lookups in one table, until the gradients are taken."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[Tensor, Tensor, SortedRows | None, Tensor | None]] = []
@@ -112,11 +112,11 @@ class RowLookups:
 
         Args:
             rows: int32 or int64 row numbers of any shape.
-            dim: D.
+            dim: D, columns of the table.
             dtype: dtype of the looked-up vectors.
-            num_table_rows: R, of a step's only lookup in the table: on a GPU its rows are sorted
-                beside the forward pass.
-            overflow: bool scalar, if backward sets it; see `ops.gather_dot_interaction`.
+            num_table_rows: R, given for a step's only lookup in the table: its rows are then sorted
+                on a GPU during the forward pass.
+            overflow: scalar bool tensor that backward sets; see `ops.gather_dot_interaction`.
 
         Returns:
             The `anchor` of the lookup, which receives the gradient.
@@ -146,13 +146,13 @@ class RowLookups:
         ]
         if len(entries) <= 1:
             return entries
-        # A single update for all lookups of a step, since Adam would count two steps.
+        # All lookups of a step are updated at once, because Adam would count two steps.
         rows = torch.cat([entry.rows for entry in entries])
         return [RowGradients(table, rows, torch.cat([entry.gradients for entry in entries]))]
 
 
 class RowTables(Protocol):
-    """Tables whose rows an optimizer changes."""
+    """Tables whose rows an optimizer updates."""
 
     def stored_tables(self) -> list[Tensor]:
         """Returns the stored tables; changing them changes the model."""
@@ -164,15 +164,15 @@ class RowTables(Protocol):
 
 
 class RowwiseOptimizer:
-    """Applies row gradients to tables, changing no other rows unless `l2` is set.
+    """Applies row gradients to tables; without `l2`, other rows do not change.
 
     Args:
         tables: tables to update.
         rule: name of the update rule in `cuda_ext.row_rules`.
         weight_decay: weight decay of the rows that a batch looks up.
         loss_scale: divisor of the gradients.
-        l2: with l2 / 2 times the squared norm of the tables in the loss, every row has a gradient
-            in every step, and the rule moves all of them.
+        l2: factor of an L2 penalty: l2 / 2 times the squared norm of the tables is in the loss, so
+            every row has a gradient in every step, and the rule updates all rows.
 
     Attributes:
         state: named tensors of each stored table.
@@ -203,7 +203,7 @@ class RowwiseOptimizer:
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Forgets all steps, in place."""
+        """Resets the state and the number of steps, in place."""
         fresh = [ops.row_optimizer_state(self._rule, t) for t in self._tables.stored_tables()]
         for state, initial in zip(self.state, fresh, strict=True):
             for name, value in initial.items():
@@ -226,9 +226,9 @@ class RowwiseOptimizer:
 
         Args:
             gradients: result of `gradients`.
-            lr: learning rate, a scalar float32 tensor on the device.
-            overflow: scalar bool tensor; True skips the step.
-            factor: scalar float32 factor of the gradients.
+            lr: learning rate, scalar float32 tensor on the device.
+            overflow: scalar bool tensor; True skips the step, None never does.
+            factor: scalar float32 factor of the gradients; None for 1.
         """
         self.steps += 1 if overflow is None else (~overflow).to(self.steps.dtype)
         tables = self._tables.stored_tables()
@@ -241,7 +241,7 @@ class RowwiseOptimizer:
                 number = of_table.table
                 _update(self._rule, tables[number], self.state[number], of_table, step)
             return
-        # SGD by a rate of -1 adds the gradients of the lookups to that of the penalty.
+        # SGD with a rate of -1 adds the gradients of the lookups to the gradient of the penalty.
         adding = step._replace(lr=torch.full_like(lr, -1.0), weight_decay=0.0)
         whole = [table.to(torch.float32) * self._l2 for table in tables]
         for of_table in gradients:
@@ -261,7 +261,7 @@ def _update(
     gradients: RowGradients,
     step: RowStep,
 ) -> None:
-    """Applies the gradients of a table's lookups to it."""
+    """Applies the gradients of a table's lookups to the table."""
     sorted_rows = gradients.sorted_rows
     ops.update_rows(
         *(rule, table, state, gradients.rows, gradients.gradients, step),
@@ -272,6 +272,6 @@ def _update(
 
 
 def _every_row(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns all row numbers of a table, as `ops.sort_rows` does."""
+    """Returns all row numbers of a table, in the form of `ops.sort_rows`."""
     positions = torch.arange(len(table), dtype=torch.int32, device=table.device)
     return positions, positions

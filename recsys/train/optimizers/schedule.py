@@ -12,7 +12,7 @@ class Schedule(Protocol):
     """A learning rate for every step."""
 
     def lr(self, step: int) -> float:
-        """Returns the rate of a step, counted from 1."""
+        """Returns the learning rate of a step, counted from 1."""
         ...
 
 
@@ -50,7 +50,7 @@ class WarmupPolynomialDecay:
             )
 
     def lr(self, step: int) -> float:
-        """Returns the rate of a step, counted from 1."""
+        """Returns the learning rate of a step, counted from 1."""
         if step <= self.warmup_steps:
             missing = (self.warmup_steps - step) / self.warmup_steps
             return self.base_lr * (1 - missing * 2.0**-self.warmup_factor)
@@ -66,9 +66,9 @@ class WarmupCosine:
     """Linear warm-up, then a fall to zero along half a cosine.
 
     Attributes:
-        base_lr: the rate at the end of the warm-up.
+        base_lr: learning rate at the end of the warm-up.
         warmup_steps: steps of the warm-up; 0 starts at base_lr.
-        total_steps: last step, after which the rate is zero.
+        total_steps: last step, after which the learning rate is zero.
 
     Source: Loshchilov and Hutter 2017 (arXiv:1608.03983), without restarts.
     """
@@ -78,7 +78,7 @@ class WarmupCosine:
     total_steps: int
 
     def lr(self, step: int) -> float:
-        """Returns the rate of a step, counted from 1."""
+        """Returns the learning rate of a step, counted from 1."""
         if step <= self.warmup_steps:
             return self.base_lr * step / self.warmup_steps
         done = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
@@ -87,13 +87,13 @@ class WarmupCosine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class WarmupStepDecay:
-    """Linear warm-up, then a rate that is multiplied at regular intervals.
+    """Linear warm-up, then a learning rate that is multiplied at regular intervals.
 
     Attributes:
-        base_lr: the rate at the end of the warm-up.
+        base_lr: learning rate at the end of the warm-up.
         warmup_steps: steps of the warm-up; 0 starts at base_lr.
         interval: steps between two multiplications.
-        factor: factor of the rate, in (0, 1].
+        factor: factor of the learning rate, in (0, 1].
 
     Source: torch.optim.lr_scheduler.StepLR.
     """
@@ -104,7 +104,7 @@ class WarmupStepDecay:
     factor: float
 
     def lr(self, step: int) -> float:
-        """Returns the rate of a step, counted from 1."""
+        """Returns the learning rate of a step, counted from 1."""
         if step <= self.warmup_steps:
             return self.base_lr * step / self.warmup_steps
         return float(self.base_lr * self.factor ** ((step - 1) // self.interval))

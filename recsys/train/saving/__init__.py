@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing of checkpoints, and the folder of a run."""
+"""Writes checkpoints, and manages the folder of a run."""

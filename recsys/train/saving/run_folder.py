@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: its lock, latest and best checkpoint."""
+"""The folder of a run: its lock, and its latest and best checkpoint."""
 
 import contextlib
 import fcntl
@@ -39,20 +39,20 @@ _STEPS = "step_" + "[0-9]" * 9
 
 
 def check_writable(path: Path, setting: str) -> None:
-    """Refuses a folder in which nothing can be written, by trying.
+    """Refuses a folder in which nothing can be written, by trying to write.
 
     Args:
         path: folder, which need not exist.
-        setting: name of the setting that gives it.
+        setting: setting that names the folder.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the folder cannot be written.
     """
     folders = (path.absolute(), *path.absolute().parents)
     parent = next(p for p in folders if p.exists() or p.is_symlink())
     if not parent.exists():
         raise UserError(
-            f"`{setting}`: {parent} is a link to {parent.readlink()}, which is not there; make "
+            f"`{setting}`: {parent} is a link to {parent.readlink()}, which does not exist; create "
             "that folder, or name another",
             setting=setting,
         )
@@ -81,50 +81,50 @@ class CheckpointFolder:
         self.folder = folder
 
     def latest(self) -> Path | None:
-        """Returns the folder of the latest checkpoint."""
+        """Returns the folder of the latest checkpoint, or None."""
         return named_checkpoint(self.folder, "latest")
 
     def best(self) -> Path | None:
-        """Returns the folder of the checkpoint with the best evaluation."""
+        """Returns the folder of the checkpoint with the best evaluation, or None."""
         return named_checkpoint(self.folder, "best")
 
     def check_unused(self, setting: str, *, can_resume: bool) -> None:
-        """Refuses a folder that an earlier run saved in.
+        """Refuses a folder in which an earlier run saved.
 
         Args:
-            setting: the setting that gives it.
-            can_resume: the setting `resume` continues such a run.
+            setting: setting that names the folder.
+            can_resume: whether the setting `resume` can continue such a run.
 
         Raises:
-            UserError: there is such a run.
+            UserError: names the setting, the run and how to continue it.
         """
         if self.latest() is not None:
             advice = "add `resume` to continue it, or name" if can_resume else "name"
             raise UserError(
-                f"`{setting}`: {self.folder} holds a run already ({self.latest()}); {advice} "
+                f"`{setting}`: {self.folder} already holds a run ({self.latest()}); {advice} "
                 "another folder",
                 settings=(setting, "resume") if can_resume else (setting,),
             )
 
     def check_shared(self, setting: str, processes: Processes) -> None:
-        """Refuses a folder that is not the first process's for another one.
+        """Refuses a folder that is not the same for all processes.
 
-        Every process must call it, the first one holding the folder: each makes a file there.
+        Every process must call it while the first one holds the folder: each creates a file there.
 
         Raises:
-            UserError: one cannot write there; names it.
+            UserError: names a process that cannot write there.
         """
         if processes.world_size == 1:
             return
         folder, token = self.folder.absolute(), f"{_TOKEN}{uuid.uuid4().hex}"
         if processes.is_first:
-            with contextlib.suppress(OSError):  # then it cannot make a file in it either
+            with contextlib.suppress(OSError):  # then it cannot create a file in it either
                 (folder / token).mkdir()
         first, token = processes.gather_values((folder, token))[0]
         failure = ""
         for parent in (*reversed(folder.parents), folder):
             with contextlib.suppress(OSError):
-                os.scandir(parent).close()  # NFS may recall that a folder was not there
+                os.scandir(parent).close()  # NFS may have cached that the folder does not exist
         try:
             (folder / token / str(processes.rank)).touch()
         except OSError as error:
@@ -133,22 +133,22 @@ class CheckpointFolder:
         failures = [failure for failure in processes.gather_values(failure) if failure]
         if processes.is_first:
             shutil.rmtree(folder / token, ignore_errors=True)
-        processes.barrier()  # what a rank looks for in the folder next is not this
+        processes.barrier()  # before ranks look for other files in the folder
         if failures:
             raise UserError(
-                f"`{setting}`: the ranks save in one folder, that of rank 0 ({first}), but "
+                f"`{setting}`: all ranks save in the folder of rank 0 ({first}), but "
                 f"{failures[0]}; name a folder on a file system that all machines share",
                 setting=setting,
             )
 
     @contextlib.contextmanager
     def held(self, setting: str) -> Iterator[None]:
-        """Keeps other runs out, and removes what killed ones left.
+        """Locks out other runs, and removes what killed runs left behind.
 
         Readers need no lock: checkpoints appear and change by renaming.
 
         Raises:
-            UserError: another run saves in the folder; names the process.
+            UserError: another run saves in the folder; names its process.
         """
         is_new = not self.folder.exists()
         held = self._lock(setting)
@@ -159,7 +159,7 @@ class CheckpointFolder:
             (self.folder / LOCK_FILE).unlink(missing_ok=True)
             held.let_go()
             if is_new:
-                with contextlib.suppress(OSError):  # something was saved
+                with contextlib.suppress(OSError):  # a checkpoint was saved
                     self.folder.rmdir()
 
     def _lock(self, setting: str) -> HeldPath:
@@ -168,20 +168,20 @@ class CheckpointFolder:
             held = hold_folder(file)
         except BlockingIOError:
             holder = ""
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the run has just ended
                 holder = file.read_text(errors="replace")[:200]
             raise UserError(
                 f"`{setting}`: another run saves in {self.folder} ({holder or 'another process'}); "
                 "wait for its end, or name another folder",
                 setting=setting,
             ) from None
-        with contextlib.suppress(OSError):  # a full disk
+        with contextlib.suppress(OSError):  # the disk may be full
             os.ftruncate(held.descriptor, 0)
             os.write(held.descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
         return held
 
     def _clean(self) -> None:
-        """Removes unfinished checkpoints; completes one that was being installed."""
+        """Removes unfinished checkpoints, and completes one that was being installed."""
         for old in self.folder.glob(_STEPS + ".old"):
             if old.with_suffix("").exists():
                 shutil.rmtree(old, ignore_errors=True)
@@ -208,7 +208,7 @@ class CheckpointFolder:
         processes: Processes = ALONE,
         add: Callable[[Path], None] = lambda _: None,
     ) -> Path:
-        """Writes the checkpoint of a step and returns its folder; see `write_checkpoint`.
+        """Writes the checkpoint of a step, and returns its folder; see `write_checkpoint`.
 
         `add` may write further files to the folder before it is installed.
         """
@@ -232,15 +232,15 @@ class CheckpointFolder:
         pointers["latest"] = path.name
         if is_best:
             pointers["best"] = path.name
-        # Written before the folder has its name: there is room for it, and after a kill the next
-        # run finds which checkpoint is the latest.
+        # Written before the folder gets its name, while there is still room for it. After a kill,
+        # the next run then finds which checkpoint is the latest.
         pointer = self.folder / NEXT_POINTER_FILE
         try:
             pointer.write_text(json.dumps(pointers) + "\n")
             sync(pointer)
             replace_folder(new, path)
             durable_rename(pointer, self.folder / POINTER_FILE)
-            sync(self.folder.absolute().parent)  # the folder of the run may be new as well
+            sync(self.folder.absolute().parent)  # the folder of the run may be new, too
         finally:
             pointer.unlink(missing_ok=True)
         if was_known:
@@ -249,7 +249,7 @@ class CheckpointFolder:
     def remove_obsolete(self) -> None:
         """Removes checkpoints before the latest one, except the best.
 
-        Also those that a killed run has removed in part.
+        This includes checkpoints that a killed run had removed partly.
         """
         names = read_pointers(self.folder)
         for other in self.folder.glob(_STEPS):
@@ -258,12 +258,12 @@ class CheckpointFolder:
 
 
 def _remove_unread(checkpoint: Path) -> None:
-    """Removes a checkpoint, unless somebody reads it: a later save does."""
+    """Removes a checkpoint unless it is being read; in that case a later save removes it."""
     unfinished = checkpoint.with_name(checkpoint.name + UNFINISHED)
     with contextlib.suppress(OSError):
         held = HeldPath(checkpoint, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(unfinished, ignore_errors=True)
-        checkpoint.rename(unfinished)  # after a kill the next run knows that it is none
+        checkpoint.rename(unfinished)  # after a kill the next run sees that it is incomplete
         shutil.rmtree(unfinished, ignore_errors=True)
         held.let_go()
 
@@ -272,8 +272,8 @@ def check_new(folder: Path, setting: str) -> None:
     """Refuses a folder that holds a run, or in which nothing can be written.
 
     Args:
-        folder: folder of a run that one call fits.
-        setting: name of the setting that gives it.
+        folder: folder for a run of a model that one call fits.
+        setting: setting that names the folder.
 
     Raises:
         UserError: see `check_writable` and `CheckpointFolder.check_unused`.

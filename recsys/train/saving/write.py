@@ -29,7 +29,7 @@ from recsys.train.processes import ALONE, Processes
 T = TypeVar("T")
 
 UNFINISHED = ".tmp"
-"""Ending of the folder of a checkpoint that is being written or removed."""
+"""Suffix of the folder of a checkpoint that is being written or removed."""
 
 
 def write_checkpoint(
@@ -42,22 +42,22 @@ def write_checkpoint(
     processes: Processes = ALONE,
     install: Callable[[Path, Path], None] | None = None,
 ) -> None:
-    """Writes a checkpoint, complete when its folder appears.
+    """Writes a checkpoint, which is complete once its folder appears.
 
     Every process must call it.
 
     Args:
         path: folder of the checkpoint; an earlier one is replaced.
         groups: group -> name -> tensor on any device, for the groups or shards that this process
-            writes; each is a file.
+            writes; each becomes a file.
         state: plain JSON values; those of the first process are written.
         config: every setting of the run.
-        shards: group -> rows that this process writes, for sharded groups.
+        shards: sharded group -> rows that this process writes.
         processes: processes of the run.
-        install: renames the finished folder to `path`, on the first process; None replaces it.
+        install: renames the finished folder to `path`, on the first process; None replaces `path`.
 
     Raises:
-        CheckpointError: it cannot be written, as on a full disk; nothing is left of it.
+        CheckpointError: it cannot be written, for example on a full disk; nothing is left of it.
     """
     temporary = path.with_name(path.name + UNFINISHED)
     num_bytes = sum(t.nbytes for tensors in groups.values() for t in tensors.values())
@@ -93,15 +93,15 @@ def write_checkpoint(
 def _write_group(
     folder: Path, group: str, tensors: Mapping[str, Tensor], row_shard: RowShard | None
 ) -> tuple[Path, dict[str, Any]]:
-    """Writes a group or shard; returns its file and the manifest's entry."""
+    """Writes a group or shard; returns its file name and entry of the manifest."""
     suffix = "" if row_shard is None else f".{row_shard.first}_of_{row_shard.step}"
     file = folder / f"{group}{suffix}.safetensors"
     file.touch()
-    rights = file.stat().st_mode  # by the umask; safetensors gives 600
+    rights = file.stat().st_mode  # follows the umask; safetensors sets 600
     host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     safetensors.torch.save_file(host, file)
     file.chmod(rights)
-    sync(file)  # by the process that wrote it: on a shared file system no other can
+    sync(file)  # on a shared file system, only the process that wrote it can sync it
     entry = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
     if row_shard is not None:
         entry["part"] = dataclasses.asdict(row_shard)
@@ -110,11 +110,11 @@ def _write_group(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Saving:
-    """Writing of a checkpoint, which succeeds or fails on all processes.
+    """Writes a checkpoint so that all processes succeed or all fail.
 
     Attributes:
         path: folder of the checkpoint, for messages.
-        temporary: folder to write to, removed when a process fails.
+        temporary: folder to write to; it is removed if a process fails.
         processes: processes of the run.
         num_bytes: bytes that this process writes.
     """
@@ -125,22 +125,22 @@ class Saving:
     num_bytes: int
 
     def make_folder(self) -> None:
-        """Makes the temporary folder anew, on the first process."""
+        """Creates an empty temporary folder, on the first process."""
         if self.processes.is_first:
             shutil.rmtree(self.temporary, ignore_errors=True)
             self.temporary.mkdir(parents=True)
 
     def all_write(self, write: Callable[[], T]) -> list[T]:
-        """Calls a writing function on every process; returns values by rank.
+        """Calls a writing function on every process; returns the results by rank.
 
         Raises:
-            CheckpointError: it failed on a process; names the room that is needed and free.
+            CheckpointError: it failed on a process; names the space that is needed and free.
         """
         value, failure = None, ""
         try:
             value = write()
         except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-            # torch and safetensors have errors of their own for a full disk.
+            # torch and safetensors raise errors of their own for a full disk.
             failure = str(error).partition("\n")[0] or type(error).__name__
         outcomes = self.processes.gather_values((value, failure, self.num_bytes))
         failures = [failure for _, failure, _ in outcomes if failure]
@@ -153,14 +153,14 @@ class Saving:
         why = "the disk is full" if free < needed + _MARGIN else "not written"
         raise CheckpointError(
             f"{self.path}: {why} ({failures[0]}); a checkpoint takes {needed:,} bytes and {free:,} "
-            "are free there. Nothing of it is left, earlier ones are as they were: make room and "
-            "continue from them, or save elsewhere",
+            "are free there. Nothing of it is left, and earlier ones are unchanged: free some "
+            "space and continue from them, or save elsewhere",
             path=self.path,
         )
 
 
 _MARGIN = 1 << 20
-"""Room for the manifest, and what file systems round up to."""
+"""Space for the manifest, and for what file systems round up to."""
 
 
 def replace_folder(new: Path, path: Path) -> None:
