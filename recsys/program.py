@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program's frame: logging, help, refusals, exit status; no torch."""
+"""The frame of a program: logging, help, errors, exit status; does not import torch."""
 
 import contextlib
 import dataclasses
@@ -39,7 +39,7 @@ _SIGNS_OF_A_BROWSER = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def print_line(line: str) -> None:
-    """Prints a line at once; nothing once its reader has gone."""
+    """Prints a line at once; prints nothing after its reader has gone."""
     try:
         print(line, flush=True)
     except OSError as error:
@@ -51,9 +51,9 @@ def print_line(line: str) -> None:
 def open_in_browser(url: str) -> bool:
     """Opens a page in the user's browser; returns whether it did.
 
-    Without a desktop or BROWSER it does not: a browser in the terminal would take that over.
+    Without a desktop or BROWSER it opens none: a browser in the terminal would take that over.
     """
-    import webbrowser  # which few programs need
+    import webbrowser  # few programs need it
 
     if any(os.environ.get(name) for name in _SIGNS_OF_A_BROWSER):
         with contextlib.suppress(webbrowser.Error):
@@ -62,17 +62,17 @@ def open_in_browser(url: str) -> bool:
 
 
 def _discard_output(stream: TextIO | None = None) -> None:
-    """Sends further output nowhere: Python flushes once more at exit."""
+    """Discards further output, because Python flushes once more at exit."""
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), (stream or sys.stdout).fileno())
 
 
 _flags: set[str] = set()
-"""Flags of the program that runs."""
+"""Flags of the running program."""
 
 
 def with_flags(message: str) -> str:
-    """Spells settings as flags of the program that runs; without one they stay."""
+    """Spells settings as flags of the running program, if there is one."""
     return as_flags(message, _flags, _names())
 
 
@@ -86,7 +86,7 @@ def fail(message: str, settings: Iterable[str] | None = None) -> int:
 
     Args:
         message: what is wrong and what to do.
-        settings: names to spell as flags; None takes those of the program that runs.
+        settings: names to spell as flags; None takes those of the running program.
     """
     print(
         f"error: {as_flags(message, _flags if settings is None else settings, _names())}",
@@ -97,7 +97,7 @@ def fail(message: str, settings: Iterable[str] | None = None) -> int:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Tells Ctrl-C, which Python 3.11 wraps while a class is made."""
+    """Returns whether an error is Ctrl-C; Python 3.11 wraps it while a class is created."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
@@ -105,7 +105,7 @@ class _FlagFormatter(logging.Formatter):
     """Spells the settings of log messages as flags."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the line of a record."""
+        """Returns the line of a log record."""
         return with_flags(super().format(record))
 
 
@@ -114,14 +114,14 @@ class Caller:
     """A command that runs this program under another name.
 
     Attributes:
-        module: the program in its own words, `python -m dataspec.verify`.
-        name: the words of the command, `recsys-recipes verify`.
-        opening: beginning of the help: what it does, a usual call.
+        module: the program's own command, such as `python -m dataspec.verify`.
+        name: the words of the command, such as `recsys-recipes verify`.
+        opening: start of the help: what the command does, and a usual call.
         most_used: settings whose flags come next.
-        names: setting -> flag of the command, where the program's own flag has another name.
-        defaults: setting -> default of the command, where the program's own differs.
+        names: setting -> flag of the command, if the program's own flag has another name.
+        defaults: setting -> default of the command, if the program's own differs.
         typed: all words that the user typed.
-        models_with: flag -> models for which the command has it, of one that this program lacks.
+        models_with: unknown flag -> models for which the command has that flag.
     """
 
     module: str
@@ -143,7 +143,7 @@ def called_by(caller: Caller) -> None:
 
 
 def _names() -> Mapping[str, str]:
-    """Returns setting -> flag of the command that runs the program, where the names differ."""
+    """Returns setting -> flag of the command that runs the program, if the names differ."""
     return _callers[-1].names if _callers else {}
 
 
@@ -153,7 +153,7 @@ def setting_named(flag: str) -> str:
 
 
 def _in_command(text: str) -> str:
-    """Spells the flags of a program's own text as the command does."""
+    """Spells the flags in a program's own text as the command does."""
     for setting, name in _names().items():
         text = re.sub(rf"(?<![\w-])--{setting}(?!\w)", f"--{name}", text)
     return text
@@ -170,12 +170,12 @@ def _message(error: Exception) -> str:
 
 
 def unknown_flag_hint(name: str, known: Iterable[str], models: Sequence[str]) -> str:
-    """Returns the models that have an unknown flag, and flags like it; empty without any.
+    """Returns a hint: models that have an unknown flag, and similar flags; may be empty.
 
     Args:
-        name: the flag.
-        known: the flags of the command.
-        models: those that have it.
+        name: name of the unknown flag.
+        known: names of the command's flags.
+        models: models that have the flag.
     """
     meant = difflib.get_close_matches(name, [*known])
     return "".join(
@@ -205,24 +205,24 @@ def command_words(module: str) -> list[str]:
 def command_of(
     module: str, values: Mapping[str, Any], sections: Sections, told: Collection[str]
 ) -> str:
-    """Returns a command that gives settings by flags; see `recsys.flags.command_of`."""
+    """Returns a command that gives settings as flags; see `recsys.flags.command_of`."""
     return flags_command(command_words(module), values, sections, told, _names())
 
 
 def _print_help(description: str | None, flag_values: flags.FlagValues) -> None:
-    """Prints a program's purpose, its most used flags, then the rest."""
+    """Prints a program's purpose and its most used flags, then the rest."""
     paragraphs = (description or "").strip().split("\n\n")
     opening, rest = paragraphs[:2], paragraphs[2:]
     chosen: tuple[str, ...] = ()
     for caller in _callers:
         opening, rest, chosen = [caller.opening], paragraphs[1:], caller.most_used
         if rest and rest[0].lstrip().startswith((caller.module, caller.name)):
-            del rest[0]  # the opening has a usual call
+            del rest[0]  # the opening already has a usual call
         rest = [text.replace(caller.module, caller.name) for text in rest]
     for setting, name in _names().items():
         flag = flag_values[setting]
         flag.name = name
-        flag_values[name] = flag  # else its section would leave it out
+        flag_values[name] = flag  # otherwise its section would leave it out
     most_used, sections = help_text(flag_values, chosen)
     texts = ["\n\n".join(opening), most_used, *(f"{t}\n" for t in rest), sections]
     print_line(_in_command("\n".join(texts)))
@@ -243,7 +243,7 @@ def start(
 
     Args:
         run: runs the program with parsed flags.
-        flag_values: its flags, from `new_flags`.
+        flag_values: flags of the program, from `new_flags`.
         describe: see `run_command`.
     """
     show_log()
@@ -263,19 +263,19 @@ def run_command(
 ) -> int:
     """Parses flags and runs a command; returns the exit status.
 
-    It is 2 for refused input, 4 when training diverges, 130 when interrupted.
+    The status is 2 for refused input, 4 if training diverges, and 130 if interrupted.
 
     Args:
         run: runs the program with parsed flags; may return an exit status.
-        flag_values: the flags, to which --help is added.
+        flag_values: flags of the program, including --help.
         argv: the program and its arguments.
-        description: text above the flags of --help.
+        description: text above the flags in --help.
         interrupted: message after Ctrl-C.
-        describe: completes the help of the flags, before --help shows it.
-        arguments: receives arguments that are no flags, before `run`; None refuses them.
+        describe: completes the help of the flags before --help shows it.
+        arguments: list to fill with arguments that are not flags; None refuses them.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files, as they are
+        sys.stdout.reconfigure(errors="surrogateescape")  # file names may not be UTF-8
     try:
         raise_interrupts()
         _flags.clear()
@@ -297,7 +297,7 @@ def run_command(
     except (UserError, DivergenceError, ProcessLostError, flags.Error, OSError) as error:
         advice = {errno.EMFILE: MORE_FILES}.get(getattr(error, "errno", 0) or 0, "")
         named = set(getattr(error, "settings", ()))
-        if getattr(error, "line", None) is None:  # else a file, whose keys are not flags
+        if getattr(error, "line", None) is None:  # otherwise in a file, whose keys are not flags
             named |= _flags
         fail(f"{_message(error)}{advice and '; '}{advice}", named)
         return getattr(error, "exit_code", INPUT_REFUSED)
@@ -330,12 +330,12 @@ def run_recipe(*words: str) -> int:
     """Prints a command of `recsys-recipes` and runs it in a process that ends with this one.
 
     Args:
-        words: those after `recsys-recipes`.
+        words: words after `recsys-recipes`.
 
     Returns:
-        The exit status; after a signal that of a shell.
+        The exit status; after a signal, the one that a shell reports.
     """
-    import subprocess  # which few programs need
+    import subprocess  # few programs need it
 
     print_line(f"$ {shlex.join(['recsys-recipes', *words])}")
     done = subprocess.run(
@@ -358,10 +358,10 @@ def print_how_to_continue(
 
     Args:
         reason: why the training ended.
-        step: steps that it has done.
-        checkpoint_folder: folder of the checkpoints; None exits 130.
+        step: number of steps done.
+        checkpoint_folder: folder of the checkpoints; if None, the program exits with 130.
         module: module of the program, as in `python -m`.
-        folder: setting that names the folder.
+        folder: setting that names this folder.
     """
     if not reason.startswith("SIG"):
         return

@@ -255,7 +255,7 @@ def train(
             collective, before the run ends with an error that names the missing ones
         print_freq: Steps between lines of progress
         log_path: Destination of the log of metrics
-        checkpoint: Checkpoint, or folder of a run, to load
+        checkpoint: Checkpoint to load, or folder of a run that saved one
         save_freq: Steps between checkpoints, in addition to those at the best evaluation, at the
             end and on SIGTERM, SIGINT or SIGHUP
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;

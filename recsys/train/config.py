@@ -30,7 +30,7 @@ LOG_PATH_HELP = (
     "saves in, and no file without one"
 )
 PROCESS_TIMEOUT_S = 600.0
-"""Long, since processes wait while one starts or writes a file."""
+"""Long, because processes wait while one of them starts or writes a file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,30 +49,30 @@ class RunSettings:
     )
     patience: int | None = setting(
         None,
-        "Stop after this many validations without a better one",
+        "Stop after this many validations without a better result",
         resumable=True,
         used_with={"mode": ("train",)},
     )
     base_device: Literal["auto", "cuda", "cpu"] = setting(
-        "auto", "Device of the model; auto takes CUDA if present", resumable=True
+        "auto", "Device of the model; auto takes CUDA if available", resumable=True
     )
     num_threads: int | None = setting(
         None, "CPU threads of a step; by default one per core", resumable=True
     )
     process_timeout: float = setting(
         PROCESS_TIMEOUT_S,
-        "Seconds that one of several processes waits for the others, at the start and in an "
-        "exchange, before the run ends with an error that names those that are missing",
+        "Seconds that a process waits for the others, at the start and in a collective, before the "
+        "run ends with an error that names the missing ones",
         resumable=True,
     )
     print_freq: int = setting(100, "Steps between lines of progress", resumable=True)
     log_path: str = setting("./log.json", LOG_PATH_HELP, resumable=True)
     load_checkpoint_path: str | None = setting(
-        None, "Checkpoint, or folder of a run, to load", resumable=True
+        None, "Checkpoint to load, or folder of a run that saved one", resumable=True
     )
     save_freq: int | None = setting(
         None,
-        "Steps between checkpoints, besides those at the best evaluation, at the end and on "
+        "Steps between checkpoints, in addition to those at the best evaluation, at the end and on "
         "SIGTERM, SIGINT or SIGHUP",
         resumable=True,
         used_with={"mode": ("train",)},
@@ -86,7 +86,7 @@ class RunSettings:
     )
     benchmark_warmup_steps: int = setting(
         0,
-        "First steps to leave out of the throughput",
+        "Number of first steps to leave out of the throughput",
         resumable=True,
         used_with={"mode": ("train",)},
     )
@@ -135,12 +135,12 @@ class PrecisionSettings:
 
     @property
     def tf32(self) -> bool:
-        """False: mixed precision is the fast way on a GPU."""
+        """False: on a GPU, mixed precision is faster."""
         return False
 
 
 OF_TRAINING = {"mode": ("train",)}
-"""`used_with` of settings that a checkpoint keeps, or that only a training has."""
+"""`used_with` of settings that a checkpoint keeps, or that only a training uses."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,8 +149,8 @@ class SettingsOfRun(abc.ABC):
 
     Attributes:
         sections: class of each section -> name of the attribute that holds it.
-        data: the dataset; a section with `require_folder`.
-        run: task and files; a section with `load_checkpoint_path`.
+        data: section of the dataset; has `require_folder`.
+        run: section of task and files; has `load_checkpoint_path`.
         explicit: names of the settings that the user gave.
     """
 
@@ -168,14 +168,14 @@ class SettingsOfRun(abc.ABC):
         """Builds a config from values under their flag names.
 
         Raises:
-            UserError: an unknown name, or a value that is refused.
+            UserError: a name is unknown, or a value is refused.
         """
         return cls(**sections_from_dict(values, cls.sections), explicit=explicit)
 
     @property
     @abc.abstractmethod
     def checkpoint_folder(self) -> Path | None:
-        """Folder of the run's checkpoints; None if none are saved."""
+        """Folder of the run's checkpoints; None saves no checkpoints."""
 
     @property
     def log_file(self) -> Path | None:
@@ -186,9 +186,9 @@ class SettingsOfRun(abc.ABC):
         return None if folder is None else folder / LOG_FILE
 
     def require_inputs(self) -> None:
-        """Refuses a dataset or a checkpoint that is not there.
+        """Refuses a dataset or a checkpoint that does not exist.
 
-        It needs no torch, whose import takes seconds.
+        It does not import torch, which takes seconds.
 
         Raises:
             UserError: names the folder.
@@ -212,7 +212,7 @@ class Config(SettingsOfRun):
     measure: MeasureConfig = dataclasses.field(default_factory=MeasureConfig)
 
     def __post_init__(self) -> None:
-        """Refuses to resume or to save often without a folder, and two beginnings."""
+        """Refuses to resume or to save without a folder, and to start from two checkpoints."""
         for name in ("resume", "save_freq"):
             if getattr(self.run, name) and self.checkpoint_folder is None:
                 raise UserError(
@@ -227,7 +227,7 @@ class Config(SettingsOfRun):
 
 
 def require_checkpoint(path: Path, setting_name: str) -> None:
-    """Refuses the path of a checkpoint where nothing is.
+    """Refuses the path of a checkpoint that does not exist.
 
     Raises:
         UserError: names the setting and the path.
@@ -245,15 +245,15 @@ class FitKind(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the kind, as in commands and checkpoints."""
 
     @property
     def title(self) -> str:
-        """Its title."""
+        """Name of the kind in sentences."""
 
     @property
     def settings_class(self) -> type:
-        """The class of its settings."""
+        """Class of the settings of the model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,7 +261,7 @@ class SettingsOfFit(SettingsOfRun):
     """All settings of a run that fits a model in one call; `config_class` adds the model's.
 
     Attributes:
-        shared: sections but that of the model; see `SettingsOfRun.sections`.
+        shared: all sections except that of the model; see `SettingsOfRun.sections`.
         model: settings of the model.
     """
 
