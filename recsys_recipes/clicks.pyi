@@ -81,7 +81,7 @@ def prepare(
         threads: Worker threads.
         max_bad_fraction: Fraction of rows that may be rejected; they are left out and kept in
             quarantine.csv.
-        progress: How to report it: auto, bar, json, none.
+        progress: How to report progress: auto, bar, json, none.
         overwrite: Replace the dataset at `output`, once the new one is complete.
         work_dir: Folder for the work state, kept for further runs on the same input; by default
             OUTPUT.work, removed after success.
@@ -299,7 +299,8 @@ def train(
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
         print_freq: Number of optimizations steps between printing training status to stdout
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         checkpoint: Path from which to load a checkpoint: one step_* folder, the folder of a run
             (its best evaluated checkpoint is taken), or a folder in NVIDIA's layout
         save_freq: Steps between checkpoints, in addition to those at the best evaluation, at the
@@ -386,7 +387,8 @@ def train(
             only sizes are compared
         baselines: What a test compares with, beside the constant click rate: lightgbm where it is
             installed; empty for none
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         num_threads: CPU threads; by default one per core
 
     Raises:
@@ -431,7 +433,8 @@ def train(
             only sizes are compared
         baselines: What a test compares with, beside the constant click rate: lightgbm where it is
             installed; empty for none
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         num_threads: CPU threads; by default one per core
 
     Raises:
@@ -622,7 +625,8 @@ def test(
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
         print_freq: Number of optimizations steps between printing training status to stdout
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
         epochs: Number of epochs to train for
@@ -813,7 +817,8 @@ def predict(
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
         print_freq: Number of optimizations steps between printing training status to stdout
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
         epochs: Number of epochs to train for

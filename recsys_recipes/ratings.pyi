@@ -60,7 +60,7 @@ def prepare(
             quarantine.csv. With 0 the first one stops the run.
         titles: File of item titles, for people to read: u.item, movies.dat or movies.csv of
             MovieLens; auto takes the one beside the ratings, if there is one, none takes none.
-        progress: How to report it: auto, bar, json, none.
+        progress: How to report progress: auto, bar, json, none.
         overwrite: Replace the dataset at `output`, once the new one is done.
         engine: Software that does the work: pyarrow, nvtabular, spark.
         nvtabular_python: Interpreter that has NVTabular; by default that of `make nvtabular`.
@@ -254,7 +254,8 @@ def train(
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
         print_freq: Steps between lines of progress
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         checkpoint: Checkpoint to load, or folder of a run that saved one
         save_freq: Steps between checkpoints, in addition to those at the best evaluation, at the
             end and on SIGTERM, SIGINT or SIGHUP
@@ -363,7 +364,8 @@ def train(
             writes none
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
@@ -438,7 +440,8 @@ def train(
             writes none
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
@@ -512,7 +515,8 @@ def train(
             writes none
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
@@ -598,7 +602,8 @@ def train(
             writes none
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
@@ -675,7 +680,8 @@ def train(
             writes none
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
@@ -867,7 +873,8 @@ def test(
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
         print_freq: Steps between lines of progress
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
@@ -1039,7 +1046,8 @@ def recommend(
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
         print_freq: Steps between lines of progress
-        log_path: Destination of the log of metrics
+        log_path: Destination of the log of metrics; empty takes log.json in the folder that a
+            training saves in, and no file without one
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
