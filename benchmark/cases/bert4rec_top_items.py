@@ -30,7 +30,7 @@ _ITEMS_AT_ONCE = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TopItems(Case):
-    """The best items of histories, one at a time."""
+    """Searches for the best items, one history at a time."""
 
     repeats: ClassVar[int] = 51
     lower: ClassVar[frozenset[str]] = frozenset((MULTIPLIED,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction, by itself or fused with the embedding lookup."""
+"""The dot interaction, unfused or fused with the embedding lookup."""
 
 from collections.abc import Sequence
 from functools import partial

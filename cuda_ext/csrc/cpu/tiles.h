@@ -40,7 +40,7 @@ struct Product {
   bool adds = false;     // add to what the result holds
 };
 
-// Products that are summed by themselves before these sums are added up: a plain sum of 256 squares
+// Products that are summed separately before these sums are added up: a plain sum of 256 squares
 // errs several times as much.
 constexpr int kSumBlock = 64;
 
