@@ -41,7 +41,7 @@ _FROM_FLAGS = {
 def define_flags() -> flags.FlagValues:
     """Returns the flags of this command, unparsed.
 
-    Flags of the transform have no default here: without one, the preset's value holds.
+    Flags of the transform have no default here: a flag that is not given takes the preset's value.
     """
     values = new_flags()
     defaults = {"progress": "auto"}
@@ -81,7 +81,7 @@ _NUMBERS: dict[type, tuple[Callable[[str], object], str]] = {
         "numbers such as 0.8,0.1,0.1",
     ),
 }
-"""Parser of each type of numbers, and what three of them are called."""
+"""Parser of each type of number, and the phrase for three of them in messages."""
 
 
 def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
@@ -113,7 +113,7 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
     """Returns the settings of a run from its parsed flags.
 
     Raises:
-        UserError: a flag has a value that is not allowed.
+        UserError: the value of a flag is not allowed.
     """
     given, _ = values_from_flags(values, _FROM_FLAGS)
     texts = {field: values[field.name].value for field in declared(ClicksSemantics)}
@@ -126,14 +126,14 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
     dictionaries = given["dictionaries"]
     if dictionaries is not None and preset is not None:
         raise PreprocError(
-            f"`dictionaries` {dictionaries} brings its own rules; drop `preset`",
+            f"`dictionaries` {dictionaries} already sets the rules; drop `preset`",
             settings=("dictionaries", "preset"),
         )
     schema = given["schema"]
     if schema is not None and (dictionaries is not None or preset is not None):
         other = "preset" if dictionaries is None else "dictionaries"
         raise PreprocError(
-            f"`schema` {schema} and `{other}` exclude each other; drop one",
+            f"`schema` {schema} and `{other}` cannot be combined; drop one",
             settings=("schema", other),
         )
     if schema is not None:
@@ -160,7 +160,7 @@ def main(argv: Sequence[str]) -> int:
         with command.local_input(values, job.output, job.named_files) as path:
             return clicks_pipeline.prepare(dataclasses.replace(job, input=path))
 
-    interrupted = "interrupted; the same command continues; a pipe begins anew"
+    interrupted = "interrupted; the same command continues, but a pipe starts from the beginning"
     return command.run(prepare, define_flags(), argv, __doc__, interrupted, describe_presets)
 
 
@@ -168,7 +168,7 @@ def _infer(values: flags.FlagValues) -> None:
     """Writes the draft of a schema.
 
     Raises:
-        PreprocError: no log is named, it is refused, or the file exists.
+        PreprocError: no log is given, the log is refused, or the file exists.
     """
     if values.input is None:
         raise PreprocError(
@@ -178,13 +178,13 @@ def _infer(values: flags.FlagValues) -> None:
     if others:
         name = min(others)
         raise PreprocError(
-            f"`{name}` has no effect with `infer`, which only drafts a schema: leave it out",
+            f"`{name}` has no effect with `infer`, which only drafts a schema; leave it out",
             settings=(name, "infer"),
         )
     target = Path(values.infer)
     if target.exists():
         raise PreprocError(
-            f"`infer` {target}: exists; name another file, or remove it", setting="infer"
+            f"`infer` {target}: already exists; name another file, or remove it", setting="infer"
         )
     with command.local_input(values, target) as log:
         if log.is_dir():

@@ -17,31 +17,31 @@ from recsys.data.errors import DatasetError
 from recsys.data.manifest import LOG_KINDS, Manifest, file_checksum, fingerprint
 
 OF_NEW_ROWS = ("split_fractions", "split_rows", "split_days", "shuffle_seed", "unlabelled")
-"""Settings of the transform that belong to the rows, not to the meaning of ids and numbers."""
+"""Settings of the transform that describe the rows, not the meaning of ids and numbers."""
 
 APPLIED = "applied"
-"""Key of a manifest's semantics: the settings above, of rows that another dataset's rules read."""
+"""Key in a manifest's semantics: `OF_NEW_ROWS` of a dataset made by another dataset's rules."""
 
 _ALL_FOR_TEST = {"split_fractions": None, "split_rows": (0, 0, -1), "split_days": None}
 
 
 def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksSemantics:
-    """Returns the rules of a dataset, for new rows.
+    """Returns the rules of a dataset, to apply to new rows.
 
-    Without a split in `overrides` all rows go to `test`.
+    All rows go to `test` unless `overrides` has a split.
 
     Args:
         dataset: a dataset of kind `criteo` or `clicks` with its dictionaries.
         overrides: settings among `OF_NEW_ROWS`.
 
     Raises:
-        PreprocError: the folder is none of this project's, or a setting would change its rules.
+        PreprocError: this project did not make the folder, or a setting would change its rules.
     """
     wrong = sorted(set(overrides) - set(OF_NEW_ROWS))
     if wrong:
         names = ", ".join(f"`{name}`" for name in wrong)
         raise PreprocError(
-            f"`dictionaries` {dataset} brings its own rules; drop {names}", setting="dictionaries"
+            f"`dictionaries` {dataset} already sets the rules; drop {names}", setting="dictionaries"
         )
     fields = {field.name for field in dataclasses.fields(ClicksSemantics)}
     stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
@@ -49,7 +49,7 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
     of_rows = one_split(overrides)
     if rules.get("schema") is not None:
         schema = Schema.from_dict(rules["schema"])
-        # Its split is that of the rows it was written for.
+        # The schema's split is for the rows that it was written for, not for the new ones.
         rules["schema"] = dataclasses.replace(
             schema.without_idle_times(), split="rows", values=(0, 0, -1), split_column=""
         )
@@ -85,7 +85,7 @@ def with_edges(semantics: dict[str, Any], edges: Edges) -> dict[str, Any]:
 def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | None:
     """Copies the dictionaries that a job applies into its work folder.
 
-    There every process of the run sees them, and nobody changes them meanwhile.
+    Every process of the run sees them there, and they cannot change during the run.
 
     Returns:
         The copies; None if the job counts categories itself.
@@ -98,8 +98,8 @@ def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | N
     of_rows = {name: getattr(job.semantics, name) for name in OF_NEW_ROWS}
     if job.semantics != semantics_of_dataset(job.dictionaries, of_rows):
         raise PreprocError(
-            f"`dictionaries` {job.dictionaries}: was prepared by other rules than `semantics`; "
-            "take them from semantics_of_dataset()",
+            f"`dictionaries` {job.dictionaries}: was prepared by rules other than `semantics`; "
+            "pass the result of semantics_of_dataset()",
             setting="dictionaries",
         )
     key = fingerprint(_dictionary_files(job.dictionaries))
@@ -115,7 +115,7 @@ def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
     """Returns the dictionaries of a dataset.
 
     Raises:
-        PreprocError: the folder is none of this project's, or a file is missing or damaged.
+        PreprocError: this project did not make the folder, or a file is missing or damaged.
     """
     key_types = semantics_of_dataset(dataset, {}).key_types
     dictionaries = Dictionaries(dataset / DICTIONARY_FOLDER, key_types)
@@ -125,7 +125,7 @@ def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
             entry = files.get(path.relative_to(dataset).as_posix())
             if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
                 raise PreprocError(
-                    f"{path}: is missing, or not the file of which manifest.json has the checksum; "
+                    f"{path}: is missing, or does not match its checksum in manifest.json; "
                     "get the dataset again",
                     path=path,
                 )
@@ -145,7 +145,7 @@ def _manifest_of(dataset: Path) -> Manifest:
         raise PreprocError(str(error), settings=error.settings) from error
     if manifest.kind not in LOG_KINDS:
         raise PreprocError(
-            f"{dataset}: is a dataset of kind {manifest.kind}, which has no dictionaries; name one "
-            "of click logs"
+            f"{dataset}: is a dataset of kind {manifest.kind}, which has no dictionaries; name a "
+            "dataset of click logs"
         )
     return manifest

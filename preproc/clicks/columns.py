@@ -42,12 +42,12 @@ class EncodeStage:
     """Folders of the encode stage, and records of its finished units.
 
     Attributes:
-        key: name of the folder, a hash of all that its contents depend on.
+        key: name of the folder, a hash of everything that its contents depend on.
         dataset: the staged dataset.
         columns: see `EncodedColumns.folder`.
         float32: see `EncodedColumns`.
-        lists: holds the lists of each unit until they are joined.
-        has_groups: rows have groups, in a file beside the columns.
+        lists: folder for the lists of each unit until they are joined.
+        has_groups: rows have groups, in a file next to the columns.
     """
 
     def __init__(self, folder: Path, job: ClicksJob) -> None:
@@ -67,7 +67,7 @@ class EncodeStage:
         self._records.mkdir(exist_ok=True)
 
     def record(self, unit: str) -> dict[str, Any] | None:
-        """Returns the record of a unit, None before it is encoded."""
+        """Returns the record of a unit; None if it is not encoded yet."""
         return read_record(self.record_path(unit))
 
     def record_path(self, unit: str) -> Path:
@@ -91,9 +91,9 @@ class EncodeStage:
         edges: Edges = types.MappingProxyType({}),
         is_shuffled: bool = False,
     ) -> EngineResult:
-        """Adds dictionaries and quarantine; returns the engine's result.
+        """Adds dictionaries and quarantine file; returns the engine's result.
 
-        Arguments are those of `EngineResult` and `EncodedColumns`; `rejected` is in input order.
+        See `EngineResult` and `EncodedColumns` for the arguments; `rejected` is in input order.
         """
         dictionaries.copy_to(self.dataset)
         if any(sum(file.rejected.values()) for file in files):
@@ -113,8 +113,8 @@ class EncodeStage:
 def open_stage(engine_job: EngineJob, dictionaries: Dictionaries, **own: object) -> EncodeStage:
     """Opens the folders of the encode stage; removes those of other settings.
 
-    All later stages work in them too: they belong to every setting of the dataset. `own` is what
-    else the units of the engine depend on; JSON values.
+    All later stages work in them too, so their key covers every setting of the dataset. `own` are
+    JSON values that the engine's units also depend on.
     """
     job = engine_job.job
     key = engine_job.key(
@@ -131,13 +131,8 @@ def open_stage(engine_job: EngineJob, dictionaries: Dictionaries, **own: object)
 class SplitColumnsWriter:
     """Writes rows of all splits by their global numbers; thread-safe.
 
-    May be sent to another process. Files are open inside the context of `open` only; each process
-    opens them once, also when several threads enter the context.
-
-    Args:
-        stage: folders of the columns.
-        spec: names and dtypes of the columns.
-        bounds: rows of each split.
+    Can be pickled and sent to another process. Files are open only inside the context of `open`;
+    each process opens them once, even if several threads enter the context.
     """
 
     def __init__(self, stage: EncodeStage, spec: FeatureSpec, bounds: Bounds) -> None:
@@ -193,7 +188,8 @@ class SplitColumnsWriter:
     def _ranges(self, rows: Ranges) -> Iterator[tuple[Split, int, int, int]]:
         """Cuts ranges of global rows at the bounds of the splits.
 
-        Yields each split with the first row and end in it, and the rows of the range before them.
+        Yields each split with the first row and the end within that split, and how many rows of
+        the range come before them.
         """
         for split, (begin, end) in sorted(self._bounds.items(), key=lambda item: item[1]):
             for first, last in rows:
@@ -204,7 +200,7 @@ class SplitColumnsWriter:
     def write(
         self, first_row: int, rows: ClickColumns, groups: npt.NDArray[np.int64] | None = None
     ) -> dict[Split, int]:
-        """Writes rows from a global number on; returns each split's clicks."""
+        """Writes rows from a global row number on; returns the clicks of each split."""
         clicks = dict.fromkeys(SPLITS, 0)
         for split, out_row, end, before in self._ranges([(first_row, first_row + len(rows))]):
             chosen = rows[before : before + end - out_row]
@@ -224,7 +220,7 @@ class SplitColumnsWriter:
         join_lists(self._stage.lists, units, rows, self._spec, self._stage.columns)
 
     def finish_unit(self, unit: str, rows: Ranges, clicks: dict[Split, int]) -> None:
-        """Marks ranges of global rows as encoded, once on disk."""
+        """Marks a unit as encoded once its ranges of global rows are on disk."""
         for split, *_ in self._ranges(rows):
             self._writers[split].sync()
             for files in (self._float32, self._groups):
@@ -236,7 +232,7 @@ class SplitColumnsWriter:
 
     @contextlib.contextmanager
     def unit_targets(self, unit: str, rows: Ranges) -> Iterator[list[tuple[Split, EncodeTarget]]]:
-        """Opens the files for ranges of global rows, those of a unit."""
+        """Opens the files for the ranges of global rows of a unit."""
         splits = {split: None for split, *_ in self._ranges(rows)}
         with unit_files(self._stage.lists, unit, splits, self._spec) as lists:
             yield self._targets(rows, lists)
@@ -266,13 +262,10 @@ class SplitColumnsWriter:
 
 
 class ColumnsReader(contextlib.ExitStack):
-    """Reads memory-mapped rows; one for all threads, which share its open files.
+    """Reads memory-mapped rows; threads share one reader and its open files.
 
-    Args:
-        columns: encoded columns; their numerical features are float32 in a file of their own, or
-            where all are.
-        spec: names and dtypes of the columns.
-        splits: splits to read.
+    The numerical features of the encoded columns must be float32, in a separate file or in the
+    columns themselves.
     """
 
     def __init__(
@@ -291,9 +284,9 @@ class ColumnsReader(contextlib.ExitStack):
     def read(
         self, split: Split, ranges: Iterable[tuple[int, int]]
     ) -> Iterator[tuple[int, ClickColumns]]:
-        """Yields rows of a split, after their first's number.
+        """Yields chunks of rows of a split, each with the number of its first row.
 
-        `ranges` are the first row and end of each chunk, counted in the split.
+        `ranges` are the first row and end of each chunk, counted within the split.
         """
         for start, stop in ranges:
             narrow = self._readers[split].read(start, stop)

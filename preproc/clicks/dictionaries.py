@@ -24,9 +24,9 @@ class Keys:
     """Categories of a column, in id order from 1.
 
     Attributes:
-        type: what they are.
+        type: type of the categories.
         values: [n] uint32 or int64, or the bytes of all texts.
-        ends: [n] uint64, of texts where each ends.
+        ends: [n] uint64, where each text ends; only for texts.
     """
 
     type: KeyType
@@ -35,7 +35,7 @@ class Keys:
 
     @classmethod
     def of(cls, key_type: KeyType, keys: "Sequence[int | bytes] | npt.NDArray[Any]") -> Self:
-        """Builds them from numbers or texts."""
+        """Builds keys from numbers or texts."""
         if key_type != "text":
             return cls(key_type, np.asarray(keys, _DTYPES[key_type]))
         texts = [bytes(key) for key in keys]
@@ -63,7 +63,7 @@ class Keys:
         return self.values[begin : self.ends[place]].tobytes()
 
     def __contains__(self, key: object) -> bool:
-        """Returns True for a category that has an id."""
+        """Returns True if a category has an id."""
         return any(key == own for own in self) if self.ends is not None else key in self.values
 
 
@@ -72,9 +72,9 @@ class Dictionaries:
     """The dictionary files of all columns; a file that exists is complete.
 
     Attributes:
-        folder: holds a file per column, of texts two.
-        key_types: what the categories of each column are.
-        key: hash of the input and settings they depend on; later stages depend on it.
+        folder: holds one file per column, or two for a column of texts.
+        key_types: type of each column's categories.
+        key: hash of the input and settings that they depend on; part of the key of later stages.
     """
 
     folder: Path
@@ -82,15 +82,15 @@ class Dictionaries:
     key: str = ""
 
     def path(self, column: int) -> Path:
-        """Returns the file of a column's numbers, or its texts."""
+        """Returns the file with the numbers or texts of a column."""
         return self.folder / f"cat_{column}.bin"
 
     def ends_path(self, column: int) -> Path:
-        """Returns the file of the ends of a column's texts, uint64."""
+        """Returns the file with the ends (uint64) of a column's texts."""
         return self.folder / f"cat_{column}.ends.bin"
 
     def paths(self, column: int) -> list[Path]:
-        """Returns the files of a column, the one that completes it last."""
+        """Returns the files of a column; the last one marks it as complete."""
         ends = [self.ends_path(column)] if self.key_types[column] == "text" else []
         return [*ends, self.path(column)]
 
@@ -105,7 +105,7 @@ class Dictionaries:
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
-        """Rows of each embedding table: the categories kept, and id 0."""
+        """Rows of each embedding table: the kept categories, and id 0."""
         return tuple(k + 1 for k in self.kept)
 
     def missing(self) -> list[int]:

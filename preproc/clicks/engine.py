@@ -2,8 +2,8 @@
 """Interface of the engines: `EngineJob` in, `EngineResult` out.
 
 An engine is a function from an `EngineJob` to an `EngineResult`. It stages a dataset folder with
-dictionaries/cat_i.bin, quarantine.csv if rows were rejected, and the split folders if the format
-`split` is wanted. Rows are in input order. Later stages, the same for all engines, shuffle them,
+dictionaries/cat_i.bin, quarantine.csv if rows were rejected, and the split folders if the job has
+the format `split`. Rows are in input order. Later stages, the same for all engines, shuffle them,
 write parquet/ and publish the dataset; an engine never writes to the output path.
 """
 
@@ -27,47 +27,48 @@ from preproc.files.raw.spelled_numbers import spelling_remedy
 from preproc.files.workspace import Workspace, settings_key
 
 WORK_VERSION = 3
-"""Version of kept work: raised with each change after which the same key would give other bytes."""
+"""Version of kept work; raise it with each change that makes the same key give other bytes."""
 
 
 _SHOWN_CHARACTERS, _SHOWN_OF_ROW = 40, 120
 
 
 def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
-    """Returns the fault of a row, and the remedy."""
+    """Returns what is wrong with a rejected row, and the remedy."""
     fields, shown = row_format.fields(row), excerpt(row, _SHOWN_OF_ROW)
     if row_format.is_criteo or fields is None:
         return f"{reason}: {shown}"
     if reason == "columns":
-        return f"{len(fields)} fields, not {len(row_format.columns)} (columns): {shown}"
+        return f"{len(fields)} fields instead of {len(row_format.columns)} (columns): {shown}"
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
     column = row_format.columns[number]
-    has_digits = any(character.isdigit() for character in value)  # as marks of nothing do not
-    nothing = f"; if nothing is known then, missing: [{json.dumps(value)}] says so"
+    has_digits = any(character.isdigit() for character in value)  # marks of missing values do not
+    nothing = f"; to read it as missing, add missing: [{json.dumps(value)}]"
     if_nothing = "" if has_digits else nothing
     remedies = {
-        "hex": f"; up to 8 hexadecimal digits are read, other texts by `type` string{if_nothing}",
-        "number": f"; numbers are decimal, with a point, within float32{if_nothing}",
-        "integer": "; integers have 32 bits in numerical columns, where `type` float takes others, "
-        f"and 64 in categorical ones, where `type` string does{if_nothing}",
-        "label": "; the label has neither a positive nor a negative text like this",
-        "encoding": "; texts are UTF-8",
-        "string": "; texts have 1,024 bytes at most",
+        "hex": f"; expected up to 8 hexadecimal digits (`type` string takes any text){if_nothing}",
+        "number": f"; expected a decimal number with a point, within float32{if_nothing}",
+        "integer": "; expected an integer of 32 bits in a numerical column (`type` float takes "
+        f"others), of 64 bits in a categorical one (`type` string takes others){if_nothing}",
+        "label": "; it is neither a positive nor a negative text of the label",
+        "encoding": "; texts must be UTF-8",
+        "string": "; texts may have at most 1,024 bytes",
     }
     if column.type != "string" or column.time is not None:
-        remedies["encoding"] = "; only printable ASCII is read there"
+        remedies["encoding"] = "; this column may hold only printable ASCII"
     if column.list is not None:
         weights = f", each with {column.list.weight_separator!r} and a decimal weight"
-        between = "" if row_format.is_table else f"have {column.list.separator!r} between, "
+        between = "" if row_format.is_table else f" separated by {column.list.separator!r}"
         remedies["list"] = (
-            f"; elements {between}none is empty{weights if column.list.weight_separator else ''}"
+            f"; expected elements{between}, none empty"
+            f"{weights if column.list.weight_separator else ''}"
         )
     if column.time is not None:
         remedies["time"] = (
-            f"; it splits the rows, by times from 1970 to 2199 like {column.time.format}"
+            f"; the split needs a time from 1970 to 2199 of the form {column.time.format}"
             if row_format.is_split_by_time_of(number)
-            else f"; times are from 1970 to 2199 and like {column.time.format}{if_nothing}"
+            else f"; expected a time from 1970 to 2199 of the form {column.time.format}{if_nothing}"
         )
     spelling = spelling_remedy([value]) if column.role == "numerical" else ""
     remedy = f"; {spelling}" if spelling else remedies.get(reason, if_nothing)
@@ -76,7 +77,7 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineJob:
-    """Inputs of an engine; `formats` are those of the raw files."""
+    """Inputs of an engine; `formats` has one format per raw file."""
 
     job: ClicksJob
     inputs: tuple[InputFile, ...]
@@ -84,10 +85,10 @@ class EngineJob:
     workspace: Workspace
     reporter: ProgressReporter
     dictionaries: Dictionaries | None = None
-    """Dictionaries to encode with; None: categories are counted."""
+    """Dictionaries to encode with; None makes the engine count categories."""
 
     def with_edges(self, edges: Edges) -> "EngineJob":
-        """Returns the job with the edges of bins that were found."""
+        """Returns the job with the bin edges that were found."""
         semantics = self.job.semantics.with_edges(edges)
         return dataclasses.replace(
             self,
@@ -96,7 +97,7 @@ class EngineJob:
         )
 
     def check_inputs(self) -> None:
-        """Refuses files that changed since the run began, after each pass."""
+        """Refuses files that changed since the run began; call it after each pass."""
         for file in self.inputs:
             file.check_unchanged()
 
@@ -120,8 +121,8 @@ class EngineJob:
 
         Args:
             stage: name of the stage.
-            inputs: files that it reads; None for all.
-            own: what else it depends on, such as the key of an earlier stage; JSON values.
+            inputs: files that the stage reads; None for all.
+            own: JSON values that the stage also depends on, such as the key of an earlier stage.
         """
         return settings_key(
             {
@@ -136,7 +137,7 @@ class EngineJob:
     def work_folder(
         self, stage: str, inputs: Sequence[InputFile] | None = None, /, **own: object
     ) -> Path:
-        """Makes the folder of a stage's kept work, named by its `key`."""
+        """Makes the folder for a stage's kept work, named by its `key`."""
         return self.workspace.unit_dir(stage, self.key(stage, inputs, **own))
 
 
@@ -144,8 +145,8 @@ class EngineJob:
 class FileRows:
     """Valid rows, lines and rejected rows of a raw file.
 
-    Where a schema splits by time or at random, `split_rows` are the rows of each split, and
-    `split_values` the least and the greatest value that split them.
+    If the schema splits by time or at random, `split_rows` are the rows of each split, and
+    `split_values` the least and the greatest value that the split compared.
     """
 
     rows: int
@@ -159,7 +160,7 @@ def bounds_of(files: Sequence[FileRows], semantics: ClicksSemantics) -> Bounds:
     """Returns the first row and the end of each split; see `split_bounds`.
 
     Raises:
-        PreprocError: a split by times leaves one without rows.
+        PreprocError: a split by time leaves one of the splits without rows.
     """
     split_rows = [sum(counts) for counts in zip(*(file.split_rows for file in files), strict=True)]
     schema = semantics.schema
@@ -169,7 +170,7 @@ def bounds_of(files: Sequence[FileRows], semantics: ClicksSemantics) -> Bounds:
         raise PreprocError(
             f"the split by {schema.split_column} leaves no {SPLITS[split_rows.index(0)]} row: "
             f"validation begins at {show_time(schema.cuts[0])} and test at "
-            f"{show_time(schema.cuts[1])}, and the times go from {show_time(least)} to "
+            f"{show_time(schema.cuts[1])}, but the times go from {show_time(least)} to "
             f"{show_time(most)} (UTC)"
         )
     return split_bounds([file.rows for file in files], semantics, split_rows)
@@ -180,11 +181,11 @@ class EncodedColumns:
     """Encoded columns on disk, the input of the stages after the engine.
 
     Attributes:
-        folder: holds a folder of split-binary columns per split; the dataset folder itself where
+        folder: holds a folder of split-binary columns per split; the dataset folder itself if
             the dataset has the format `split`.
-        float32: holds a file of numerical features per split, [rows, M] float32; None where no
+        float32: holds a file of numerical features per split, [rows, M] float32; None if no
             format needs them.
-        is_shuffled: the training split has its final order, not the input's.
+        is_shuffled: the training split has its final order, not that of the input.
     """
 
     folder: Path
@@ -200,11 +201,10 @@ class EngineResult:
         dataset: the staged folder.
         engine: name and version, for the manifest.
         files: counts of each input file, in input order.
-        rows: rows of each split.
         positives: clicks of each split.
         cardinalities: rows of each embedding table (kept categories + 1).
         columns: input of the shuffle and of the other formats and layouts.
-        edges: of the bins whose edges the engine found.
+        edges: bin edges that the engine found, by column.
     """
 
     dataset: Path

@@ -25,7 +25,7 @@ _CHUNK_ROWS = 1 << 20
 
 
 def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, Any]) -> Path:
-    """Completes the staged dataset; returns the output folder it becomes.
+    """Completes the staged dataset and moves it to the output folder, which it returns.
 
     `semantics` are the settings that the manifest records.
     """
@@ -68,7 +68,7 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
     )
     if schema is not None and is_labelled and not any(result.positives.values()):
         named = ", ".join(map(repr, schema.positive))
-        engine_job.reporter.note(f"no row is a click: does `positive` {named} stand in the file?")
+        engine_job.reporter.note(f"no row is a click: does the file contain `positive` {named}?")
     empty = [split for split, rows in result.rows.items() if not rows]
     if empty and job.semantics.split_rows is None:
         engine_job.reporter.note(f"no row for the split {', '.join(empty)}: the input is too small")
@@ -80,7 +80,7 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
 
 
 def _list_lengths(dataset: Path, spec: FeatureSpec, rows: Mapping[Split, int]) -> str:
-    """Says how long lists are, and which never have two elements."""
+    """Returns how long the lists are, and which columns never have two elements."""
     split = max(rows, key=lambda split: rows[split])
     texts, short = [], []
     for number, feature in enumerate(spec.lists, start=len(spec.categorical)):
@@ -89,8 +89,8 @@ def _list_lengths(dataset: Path, spec: FeatureSpec, rows: Mapping[Split, int]) -
         longest = max(int(np.diff(offsets[at : at + _CHUNK_ROWS + 1]).max()) for at in starts)
         texts.append(f"{feature.name} {offsets[-1] / rows[split]:.1f} (up to {longest})")
         short += [feature.name] if longest < 2 else []
-    doubt = f"; {', '.join(short)}: is `separator` that of the file?" if short else ""
-    return f"elements of lists: {', '.join(texts)}{doubt}"
+    doubt = f"; {', '.join(short)}: is `separator` the one in the file?" if short else ""
+    return f"elements per list: {', '.join(texts)}{doubt}"
 
 
 def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
@@ -112,8 +112,8 @@ def _complete(engine_job: EngineJob, result: EngineResult) -> EngineResult:
 def shuffle_train(engine_job: EngineJob, result: EngineResult, seed: int) -> EngineResult:
     """Stages a copy of the dataset with a shuffled training split.
 
-    The engine's folder is not changed, so that a run can be resumed. In the copy, the files of the
-    other splits are hard links to the engine's.
+    The engine's folder is left unchanged, so that a run can be resumed. In the copy, the files of
+    the other splits are hard links to the engine's.
 
     Raises:
         PreprocError: the memory limit is too small.

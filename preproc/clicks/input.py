@@ -19,9 +19,9 @@ def find_inputs(
     """Returns the raw files of a run, in row order.
 
     Args:
-        path: folder with day_0 ... day_N, or one file; with a schema a folder of any files.
+        path: folder with day_0 ... day_N, or one file; with a schema, a folder of any files.
         schema: may name the files of each split.
-        by_days: the last day becomes validation and test, so two days are the minimum.
+        by_days: the last day becomes validation and test, so at least two days are needed.
 
     Raises:
         PreprocError: there is no suitable file.
@@ -42,7 +42,7 @@ def find_inputs(
     elif by_days:
         raise PreprocError(
             f"`input` {path}: one file cannot be split by days; give `split_fractions`, for "
-            "example 0.8,0.1,0.1, or `preset` kaggle; for a log of other columns than Criteo's a "
+            "example 0.8,0.1,0.1, or `preset` kaggle; if the columns are not Criteo's, give a "
             "`schema`, which `infer` drafts",
             settings=("input", "split_fractions", "preset", "schema", "infer"),
         )
@@ -61,7 +61,7 @@ def find_inputs(
 
 
 def has_parts(path: Path, schema: Schema | None) -> bool:
-    """Returns True for a folder whose files are parts of one log, some perhaps without rows."""
+    """Returns True for a folder whose files are parts of one log; some may have no rows."""
     return schema is not None and not schema.named_files and path.is_dir()
 
 
@@ -86,16 +86,16 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
         day = int(match[1])
         if day in days:
             raise PreprocError(
-                f"`input` {folder}: day {day} is there twice ({days[day].name} and {file.name}); "
-                "keep one of them",
+                f"`input` {folder}: has two files for day {day} ({days[day].name} and "
+                f"{file.name}); keep one of them",
                 setting="input",
             )
         days[day] = file
     if not days:
         hint = " Give the path of train.txt itself." if (folder / "train.txt").exists() else ""
         raise PreprocError(
-            f"`input` {folder}: no day_0 ... day_N file is there (plain or .gz, .zst, .bz2, .xz; "
-            "day_0.tsv is accepted too); a log of other columns takes a `schema`, which `infer` "
+            f"`input` {folder}: has no file day_0 ... day_N (plain or .gz, .zst, .bz2, .xz; "
+            "day_0.tsv works too); a log with other columns needs a `schema`, which `infer` "
             f"drafts.{hint}",
             settings=("input", "schema", "infer"),
         )
@@ -108,7 +108,7 @@ def _find_days(folder: Path, *, by_days: bool) -> list[Path]:
         )
     if by_days and len(days) < 2:
         raise PreprocError(
-            f"`input` {folder}: only {days[0].name} is there, but the last day becomes validation "
+            f"`input` {folder}: has only {days[0].name}, but the last day becomes validation "
             "and test; give `split_fractions`, for example 0.8,0.1,0.1",
             settings=("input", "split_fractions"),
         )

@@ -29,7 +29,7 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
 PRESETS = PresetFolder(Path(__file__).with_name("presets"), {ClicksSemantics: "transform"})
-"""Known settings of the transform; those of `dlrm` are the defaults of `ClicksSemantics`."""
+"""Named settings of the transform; those of `dlrm` are the defaults of `ClicksSemantics`."""
 
 
 def semantics_of(
@@ -38,7 +38,7 @@ def semantics_of(
     """Reads the transform settings of a preset.
 
     Args:
-        preset: name of a preset, or path of a YAML file; None takes the defaults.
+        preset: name of a preset, or path to a YAML file; None takes the defaults.
         overrides: settings that replace those of the preset.
 
     Raises:
@@ -54,11 +54,11 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
 
     Args:
         path: the YAML file.
-        overrides: `split_fractions`, `split_rows` and `shuffle_seed` may be given beside it; None
-            for the last one keeps the order of the input.
+        overrides: may hold `split_fractions`, `split_rows` and `shuffle_seed`; None for the last
+            one keeps the order of the input.
 
     Raises:
-        UserError: the schema is wrong, or says itself what is given.
+        UserError: the schema is wrong, or an override is not one of these.
     """
     schema = load_schema(path)
     beside = {"split_fractions", "split_rows", "shuffle_seed"}
@@ -70,7 +70,7 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
     if wrong := sorted(set(overrides) - beside):
         names = ", ".join(f"`{name}`" for name in wrong)
         raise PreprocError(
-            f"`schema` {path} says all of the transform; drop {names}", setting="schema"
+            f"`schema` {path} already sets the transform; drop {names}", setting="schema"
         )
     kinds: tuple[SplitKind, ...] = ("fractions", "rows")
     for kind in kinds:
@@ -102,30 +102,30 @@ class ClicksJob:
 
     input: Path = setting(
         REQUIRED,
-        "Folder with day_0 ... day_N, with a schema of any files, or one file; plain, gzip, zstd, "
-        "bzip2 or xz. - is the standard input; URLs that fsspec knows, such as s3://, are copied "
-        "first.",
+        "Folder with day_0 ... day_N (with a schema, any file names), or one file; plain, gzip, "
+        "zstd, bzip2 or xz. - reads standard input; URLs that fsspec supports, such as s3://, are "
+        "copied first.",
     )
     output: Path = setting(REQUIRED, "The dataset folder to make.")
     semantics: ClicksSemantics = dataclasses.field(default_factory=ClicksSemantics)
     dictionaries: Path | None = setting(
         None,
-        "Dataset whose rules and dictionaries are applied to the rows, instead of counting their "
+        "Dataset whose rules and dictionaries are applied to the rows instead of counting "
         "categories; all rows go to the test split unless a split is given.",
     )
     schema: Path | None = setting(
         None,
-        "YAML file that describes the columns of your own click log, in place of `preset`: "
-        "docs/own_clicks.md.",
+        "YAML file that describes the columns of your own click log; replaces `preset` (see "
+        "docs/own_clicks.md).",
     )
     infer: Path | None = setting(
-        None, "Write a draft of a schema to this file, from a sample of `input`, and end."
+        None, "Draft a schema from a sample of `input`, write it to this file, and exit."
     )
     preset: str = setting("dlrm", f"Settings of the transform: {', '.join(PRESETS.names())}.")
     engine: str = setting("native", f"Software that does the work: {', '.join(ENGINES)}.")
     format: tuple[Format, ...] = setting(
         ("split",),
-        f"Formats to write, comma-separated: {', '.join(FORMATS)} (TorchRec's arrays of each day).",
+        f"Formats to write, comma-separated: {', '.join(FORMATS)} (TorchRec's arrays, by day).",
     )
     layout: Layout = setting(
         "nvidia",
@@ -138,20 +138,20 @@ class ClicksJob:
     threads: int = setting(available_cores(), "Worker threads.", default_text="one per core")
     max_bad_fraction: float = setting(
         1e-4,
-        "Fraction of rows that may be rejected; they are left out and kept in quarantine.csv.",
+        "Fraction of rows that may be rejected; they are written to quarantine.csv instead.",
     )
     progress: ProgressMode = setting("none", PROGRESS_HELP)
     overwrite: bool = setting(
-        False, "Replace the dataset at --output, once the new one is complete."
+        False, "Replace the dataset at --output once the new one is complete."
     )
     work_dir: Path | None = setting(
         None,
-        "Folder for the work state, kept for further runs on the same input; by default "
-        "OUTPUT.work, removed after success.",
+        "Folder for the work state, kept for later runs on the same input; the default, "
+        "OUTPUT.work, is removed after success.",
     )
     nvtabular_python: Path | None = setting(
         None,
-        "Interpreter that has NVTabular; by default that of `make nvtabular`.",
+        "Python interpreter that has NVTabular; default: the one of `make nvtabular`.",
         used_with={"engine": ("nvtabular",)},
     )
     nvtabular_device: NvtabularDevice = setting(
@@ -180,7 +180,7 @@ class ClicksJob:
                 if value not in only:
                     lists = " of lists" if has_lists and name == "format" else ""
                     raise PreprocError(
-                        f"`{name}` {value}: with a schema{lists} only {', '.join(only)} so far",
+                        f"`{name}` {value}: a schema{lists} supports only {', '.join(only)} so far",
                         setting=name,
                     )
         require_threads(self, "threads")
@@ -192,7 +192,7 @@ class ClicksJob:
 
     @property
     def named_files(self) -> tuple[str, ...]:
-        """Files of the input folder that a schema names; none where it names none."""
+        """Files of the input folder that the schema names; empty if it names none."""
         return () if self.semantics.schema is None else self.semantics.schema.named_files
 
 

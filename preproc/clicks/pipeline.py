@@ -34,4 +34,4 @@ def prepare(job: ClicksJob, engine: Engine | None = None) -> Path:
             result = run(engine_job)
             return finalize(engine_job, result, with_edges(recorded, result.edges))
         except KernelError as error:
-            raise PreprocError(f"the kernel could not go on: {error}") from error
+            raise PreprocError(f"the kernel failed: {error}") from error

@@ -34,9 +34,9 @@ from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
 
-_ID_BYTES = 2.4  # of a categorical feature: the full Criteo log at frequency limit 15
-_PARQUET_SHARE = 0.7  # the part files, of split binary
-_RUNS_BYTES = 2  # sorted runs, of a categorical feature, at 64 MiB of text per unit
+_ID_BYTES = 2.4  # per categorical feature: the full Criteo log at frequency limit 15
+_PARQUET_SHARE = 0.7  # size of the part files, relative to split binary
+_RUNS_BYTES = 2  # sorted runs, per categorical feature, at 64 MiB of text per unit
 _NVTABULAR_ROW_BYTES = 120  # parquet of the valid rows, and the encoded rows of one unit
 _SHUFFLE_KEY_BYTES = _OFFSET_BYTES = _GROUP_BYTES = 8
 _UNKNOWN_ROW_BYTES = 240
@@ -46,12 +46,12 @@ _END_OF_1970 = 365 * 86_400_000
 def check(
     job: ClicksJob, reporter: ProgressReporter
 ) -> tuple[tuple[InputFile, ...], tuple[RowFormat, ...], DiskNeeds]:
-    """Checks that a run can start; returns inputs, fields, disk needs.
+    """Checks that a run can start; returns its inputs, their fields, and the disk needs.
 
-    It asks about what looks like a mistake in the schema.
+    Notes what looks like a mistake in the schema.
 
     Raises:
-        PreprocError: it cannot; the message names the file, the reason and the remedy.
+        PreprocError: it cannot start; the message names the file, the reason and the remedy.
     """
     check_output(job.output, job.input, job.work_dir, overwrite=job.overwrite)
     schema = job.semantics.schema
@@ -69,12 +69,12 @@ def check(
     rows = opened[0].rows
     if schema is not None:
         for name in _weighted_lists(rows, formats[0]):
-            doubt = f"{name}: elements end in :NUMBER; are these weights (`weight_separator`)?"
+            doubt = f"{name}: elements end in :NUMBER; if these are weights, set `weight_separator`"
             reporter.note(doubt)
         for name, time_format, example in _times_of_1970(rows, formats[0]):
             reporter.note(
-                f"{name}: read as {time_format}, times such as {example} are of 1970; has the "
-                "schema another unit for its format, or dates such as %Y%m%d?"
+                f"{name}: read as {time_format}, times such as {example} lie in 1970; should the "
+                "format be another unit, or a date such as %Y%m%d?"
             )
     lengths = [len(row) + 1 for each in opened for row in each.rows]
     row_bytes = sum(lengths) / len(lengths) if lengths else _UNKNOWN_ROW_BYTES
@@ -89,9 +89,8 @@ class _OpenedFile:
     """A file that has rows.
 
     Attributes:
-        file: a table is one of text.
-        row_format: its fields.
-        rows: the first ones, with the header.
+        file: the file; a table is wrapped so that it reads as text.
+        rows: the first rows, header included.
         unread: columns of a table that the schema does not name.
     """
 
@@ -102,15 +101,15 @@ class _OpenedFile:
 
 
 def _opened(inputs: tuple[InputFile, ...], job: ClicksJob) -> list[_OpenedFile]:
-    """Opens the files that have rows, and checks the first ones of each.
+    """Opens the files that have rows, and checks the first rows of each.
 
     Raises:
-        PreprocError: a file cannot be read, or none has a row.
+        PreprocError: a file cannot be read, or no file has a row.
     """
     opened = [each for file in inputs if (each := _open(file, job)) is not None]
     if not opened:
         raise PreprocError(
-            f"`input` {job.input}: none of its {len(inputs)} files holds a row", setting="input"
+            f"`input` {job.input}: none of its {len(inputs)} files has a row", setting="input"
         )
     return opened
 
@@ -119,7 +118,7 @@ def _open(file: InputFile, job: ClicksJob) -> _OpenedFile | None:
     """Opens a file and checks its first rows; None for a part without rows.
 
     Raises:
-        PreprocError: it cannot be read, or none of its first rows fits.
+        PreprocError: it cannot be read, or none of its first rows is valid.
     """
     schema, is_part = job.semantics.schema, has_parts(job.input, job.semantics.schema)
     of_table, unread = None, frozenset[str]()
@@ -146,7 +145,7 @@ def _open(file: InputFile, job: ClicksJob) -> _OpenedFile | None:
 
 
 def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, frozenset[str]]:
-    """Opens a table as text of the columns that are used.
+    """Opens a table as text, with only the columns that are used.
 
     Returns:
         The file, the fields of its rows, and the columns that the schema does not name.
@@ -157,8 +156,8 @@ def _open_table(file: InputFile, job: ClicksJob) -> tuple[InputFile, RowFormat, 
     schema = job.semantics.schema
     if schema is None:
         raise PreprocError(
-            f"{file.path}: is a table ({file.compression}), and a Criteo log is text; a table "
-            "takes a `schema`, which `infer` drafts",
+            f"{file.path}: is a table ({file.compression}), but a Criteo log is text; a table "
+            "needs a `schema`, which `infer` drafts",
             settings=("schema", "infer"),
             path=file.path,
         )
@@ -176,7 +175,7 @@ def _of_objects(file: InputFile, text: bytes, job: ClicksJob) -> tuple[RowFormat
     """Returns the fields of rows that are objects, and the keys that the schema does not name.
 
     Raises:
-        PreprocError: the objects of the first text lack a key.
+        PreprocError: the first objects lack a key.
     """
     schema = job.semantics.schema
     assert schema is not None
@@ -187,9 +186,9 @@ def _of_objects(file: InputFile, text: bytes, job: ClicksJob) -> tuple[RowFormat
 
 
 def _first_text(file: InputFile) -> tuple[bytes, bool]:
-    """Returns the text at the start of a file, at least a row, and whether it is all of it."""
+    """Returns the start of a file, at least one row, and whether that is the whole file."""
     text, (_, blocks) = b"", without_mark(file.blocks())
-    for block in blocks:  # the first ones of a gzip file may end in the first row
+    for block in blocks:  # the first blocks of a gzip file may end inside the first row
         text += block
         if b"\n" in block or len(text) > 2**19 - 1:
             break
@@ -202,12 +201,12 @@ def _first_rows(text: bytes, blank: bytes = b"", *, is_whole: bool) -> list[byte
         text = text[: text.find(b"\n", len(text.rstrip(blank))) + 1 or len(text)]
     *lines, rest = text.split(b"\n", SAMPLE_ROWS)
     if is_whole and rest and len(lines) < SAMPLE_ROWS:
-        lines.append(rest)  # otherwise a row that goes on
+        lines.append(rest)  # otherwise the row is incomplete
     return [line.removesuffix(b"\r") for line in lines]
 
 
 def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False) -> None:
-    """Refuses a file whose first rows are no Criteo log.
+    """Refuses a file whose first rows are not those of a Criteo log.
 
     Raises:
         PreprocError: no row is valid, or the first is a header line.
@@ -216,8 +215,8 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
     reasons = [reject_reason(row, row_format) for row in rows]
     if rows and _is_header(rows[0]) and (None in reasons[1:] or len(rows) == 1):
         raise PreprocError(
-            f"{file.path}: begins with a header line ({excerpt(rows[0], 80)}); Criteo logs have "
-            f"none. Remove it: tail -n +2 {file.path.name} > without_header",
+            f"{file.path}: begins with a header line ({excerpt(rows[0], 80)}); Criteo logs have no "
+            f"header. Remove it: tail -n +2 {file.path.name} > without_header",
             path=file.path,
         )
     if None in reasons:
@@ -239,16 +238,16 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
             "the `dictionaries` of a dataset"
         )
     elif separator == "tab" and count == NUM_COLUMNS and unlabelled:
-        guess = "the rows seem to begin with a label; drop `unlabelled`"
+        guess = "the rows appear to begin with a label; drop `unlabelled`"
     elif separator != "tab" and count in (NUM_COLUMNS, NUM_COLUMNS - 1):
         guess = f"the fields are separated by {separator}s; convert them to tabs"
     elif count == wanted:
-        guess = f"{wanted} fields as there should be, but the first row is refused ({reasons[0]})"
+        guess = f"{wanted} fields is right, but the first row is refused ({reasons[0]})"
     else:
         label = "" if unlabelled else "label, "
         guess = (
-            f"this is not a Criteo log ({label}13 integers, 26 hex categories); a log of other "
-            "columns takes a `schema`, which `infer` drafts"
+            f"this is not a Criteo log ({label}13 integers, 26 hex categories); a log with other "
+            "columns needs a `schema`, which `infer` drafts"
         )
     raise PreprocError(
         f"{file.path}: none of the first {len(rows)} rows is valid. {count} {separator}-separated "
@@ -258,10 +257,10 @@ def check_sample(file: InputFile, rows: list[bytes], *, unlabelled: bool = False
 
 
 def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: ClicksJob) -> None:
-    """Refuses a file none of whose first rows fits its schema.
+    """Refuses a file if none of its first rows fits the schema.
 
     Raises:
-        PreprocError: names the reason of the first rows.
+        PreprocError: no row fits; says why for the first ones.
     """
     reasons = [reject_reason(row, row_format) for row in rows]
     if sum(reason in MAY_BE_ENCODING for reason in reasons) > job.max_bad_fraction * len(rows):
@@ -271,20 +270,22 @@ def _check_rows(file: InputFile, rows: list[bytes], row_format: RowFormat, job: 
     if None in reasons:
         return
     if not rows:
-        raise PreprocError(f"{file.path}: holds no row, or one longer than 512 KiB", path=file.path)
+        raise PreprocError(
+            f"{file.path}: has no row, or its first row is longer than 512 KiB", path=file.path
+        )
     examples = "".join(
         f"\n  {explained(row, str(reason), row_format)}"
         for row, reason in zip(rows[:3], reasons, strict=False)
     )
     count = len(row_format.columns)
-    fields = f"{count} fields with {row_format.delimiter.decode()!r} between them, and "
+    fields = f"{count} fields separated by {row_format.delimiter.decode()!r}, with "
     lacks_one = {len(row_format.fields(row) or ()) for row in rows} == {count - 1}
-    hint = " (rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""
+    hint = " (for rows without a label: `unlabelled`)" if lacks_one and job.dictionaries else ""
     name, rules = ("schema", job.schema) if job.schema else ("dictionaries", job.dictionaries)
     raise PreprocError(
-        f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}: "
-        f"{fields if row_format.is_text else ''}the label and types that it says{hint}. The first "
-        f"rows:{examples}",
+        f"{file.path}: none of the first {len(rows)} rows fits `{name}` {rules}, which expects "
+        f"{fields if row_format.is_text else ''}its label and types{hint}. The first rows:"
+        f"{examples}",
         setting=name,
         path=file.path,
     )
@@ -299,7 +300,7 @@ def _weighted_lists(rows: list[bytes], row_format: RowFormat) -> Iterator[str]:
 
 
 def _times_of_1970(rows: list[bytes], row_format: RowFormat) -> Iterator[tuple[str, str, str]]:
-    """Yields name, format and an example of Unix times that all lie in 1970."""
+    """Yields name, format and an example for columns whose Unix times all lie in 1970."""
     for column, cells in _columns(rows, row_format):
         if column.time is None or not column.time.format.startswith("unix"):
             continue
@@ -312,7 +313,7 @@ def _times_of_1970(rows: list[bytes], row_format: RowFormat) -> Iterator[tuple[s
 def _columns(
     rows: list[bytes], row_format: RowFormat
 ) -> Iterator[tuple[Column, tuple[bytes, ...]]]:
-    """Yields each column with its fields in the rows that have all."""
+    """Yields each column with its fields in the complete rows."""
     fields = [row_format.fields(row) or [] for row in rows[row_format.has_header :]]
     whole = [each for each in fields if len(each) == len(row_format.columns)]
     yield from zip(row_format.columns, zip(*whole, strict=True), strict=False)
@@ -321,7 +322,7 @@ def _columns(
 def _lists(
     rows: list[bytes], row_format: RowFormat
 ) -> Iterator[tuple[str, ListRule, list[list[bytes]]]]:
-    """Yields name, rule and rows' elements of each column of lists."""
+    """Yields name, rule and the elements per row of each list column."""
     for column, cells in _columns(rows, row_format):
         if column.list is not None:
             separator = column.list.separator.encode("latin-1")
@@ -352,7 +353,7 @@ def _usual_count(rows: list[bytes], separator: bytes) -> int:
 
 
 def _is_header(row: bytes) -> bool:
-    """Returns True if label and integer columns hold names."""
+    """Returns True if the label and integer columns hold names."""
     fields = row.split(b"\t")
     names = [f for f in fields[: 1 + NUM_NUMERICAL] if f.strip() and f.strip()[:1].isalpha()]
     return len(fields) == NUM_COLUMNS and len(names) == 1 + NUM_NUMERICAL
@@ -376,7 +377,7 @@ def disk_needs(job: ClicksJob, rows: float, list_bytes: float = 0) -> DiskNeeds:
         output_bytes += rows * (wide + float32)
     if job.layout == "torchrec":
         output_bytes += rows * (float32 + wide)
-    if job.semantics.shuffle_seed is not None:  # the columns in input order, and records of them
+    if job.semantics.shuffle_seed is not None:  # the columns in input order, and their records
         has_float32 = job.format != ("split",) or job.layout == "torchrec"
         column_bytes = split + has_float32 * float32
         output_bytes += rows * (2 * column_bytes + _SHUFFLE_KEY_BYTES)
@@ -384,5 +385,5 @@ def disk_needs(job: ClicksJob, rows: float, list_bytes: float = 0) -> DiskNeeds:
     return DiskNeeds(
         {workspace.staging: output_bytes, workspace.root: rows * work_bytes},
         rows,
-        "choose `output` or `work_dir` on another disk, or write one `format` only",
+        "choose `output` or `work_dir` on another disk, or write only one `format`",
     )

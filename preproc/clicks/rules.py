@@ -50,7 +50,7 @@ REMEDIES = (
     ", or keep fewer categories (`frequency_limit`, `category_modulus`; in a schema "
     "frequency_limit, max_ids, buckets)"
 )
-"""Further remedies where categories do not fit the memory limit, for error messages."""
+"""More remedies for error messages if the categories do not fit the memory limit."""
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -74,21 +74,21 @@ class ClicksSemantics:
     numerical_min: int = setting(-1, "Smaller raw values are raised to this one first.")
     numerical_missing: Literal["raw_zero", "output_zero"] = setting(
         "raw_zero",
-        "raw_zero: a missing value is the raw value 0; output_zero: it becomes 0.0 after the "
-        "logarithm.",
+        "raw_zero: a missing value counts as the raw value 0; output_zero: it becomes 0.0 after "
+        "the logarithm.",
     )
     bin_numerical: bool = setting(
         False,
         "Add the numbers as 13 more categorical features: a number x above 2 falls into the bin "
-        "floor(ln(x)^2), others are bins of their own.",
+        "floor(ln(x)^2), every other number has its own bin.",
     )
     frequency_limit: int = setting(15, "A category seen fewer times gets id 0; 0 and 1 keep all.")
     dictionary_days: Literal["all", "train"] = setting(
         "all",
-        "all: count categories over the whole data set; train: over the training split alone.",
+        "all: count categories over the whole dataset; train: over the training split only.",
     )
     category_modulus: int | None = setting(
-        None, "Categories are taken modulo this before counting; none keeps them whole."
+        None, "Take categories modulo this number before counting; none keeps them as they are."
     )
     last_day: Literal["test_validation", "validation_test"] = setting(
         "test_validation", "Which half of the last day comes first.", used_with=_LAST_DAY
@@ -98,26 +98,27 @@ class ClicksSemantics:
     )
     split_fractions: tuple[float, float, float] | None = setting(
         None,
-        "train,validation,test fractions in row order, such as 0.8,0.1,0.1; none splits by days.",
+        "Fractions for train,validation,test in row order, such as 0.8,0.1,0.1; none splits by "
+        "days.",
     )
     split_rows: tuple[int, int, int] | None = setting(
         None,
-        "train,validation,test rows in row order, such as 95000,5000,-1, where -1 is all others; "
-        "in place of fractions.",
+        "Rows for train,validation,test in row order, such as 95000,5000,-1, where -1 takes the "
+        "rest; replaces fractions.",
     )
     split_days: tuple[int, int, int] | None = setting(
         None,
-        "train,validation,test files in input order, such as 21,1,-1, where -1 is all others; in "
-        "place of fractions.",
+        "Files for train,validation,test in input order, such as 21,1,-1, where -1 takes the rest; "
+        "replaces fractions.",
     )
     unlabelled: bool = setting(
-        False, "Rows have no label, 39 fields; the dataset then has the label 0 throughout."
+        False, "Rows have no label (39 fields); every label of the dataset is then 0."
     )
     shuffle_seed: int | None = setting(
         None,
-        "Orders the training split by a hash of this seed and the row number, a whole number from "
-        "0; none keeps the rows in input order. Splits of a schema by fractions and at random are "
-        "ordered so by default.",
+        "Shuffle the training split by a hash of the row number and this seed, a whole number from "
+        "0; none keeps the input order. A schema that splits by fractions or at random shuffles by "
+        "default.",
     )
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ class ClicksSemantics:
         for name in ("numerical_offset", "numerical_min"):
             if not INT32_MIN <= getattr(self, name) <= INT32_MAX:
                 raise UserError(
-                    f"`{name}` must be a 32-bit integer as the numbers of a log are, got "
+                    f"`{name}` must be a 32-bit integer, like the numbers of a log, got "
                     f"{getattr(self, name)}",
                     setting=name,
                 )
@@ -161,8 +162,8 @@ class ClicksSemantics:
             counts = getattr(self, name) or ()
             if any(count < -1 for count in counts) or list(counts).count(-1) > 1:
                 raise UserError(
-                    f"`{name}` must be three numbers of train,validation,test, of which one may be "
-                    f"-1 for all others, got {','.join(map(str, counts))}",
+                    f"`{name}` must be three numbers (train,validation,test), one of them -1 for "
+                    f"the rest if you like; got {','.join(map(str, counts))}",
                     setting=name,
                 )
 
@@ -180,7 +181,7 @@ class ClicksSemantics:
 
     @property
     def reject_reasons(self) -> tuple[RejectReason, ...]:
-        """Reasons that the manifest counts; Criteo's logs have the first ones."""
+        """Reasons that the manifest counts; Criteo's logs can have only the first ones."""
         return REJECT_REASONS if self.schema else CRITEO_REASONS
 
     @property
@@ -203,10 +204,7 @@ class ClicksSemantics:
         return criteo_format(unlabelled=True) if self.schema is None else self.schema.line_format
 
     def limits(self, column: int) -> tuple[int, int]:
-        """Returns the least occurrences of a category, and the most ids.
-
-        0 ids are no limit.
-        """
+        """Returns the least occurrences of a category, and the most ids (0: no limit)."""
         if self.schema is None:
             return max(self.frequency_limit, 1), 0
         own = self.schema.with_dictionaries[column]
@@ -214,7 +212,7 @@ class ClicksSemantics:
 
     @property
     def vocabularies(self) -> tuple[tuple[int, ...], ...]:
-        """Columns over which the categories of each column are counted."""
+        """For each column, the columns over which its categories are counted."""
         if self.schema is None:
             return tuple((column,) for column in range(self.num_categorical))
         return self.schema.vocabularies
@@ -235,7 +233,7 @@ class ClicksSemantics:
         return {"modulus": self.category_modulus, **binned, **unlabelled, **schema}
 
     def with_edges(self, edges: Edges) -> "ClicksSemantics":
-        """Returns the rules with the edges of bins that were found."""
+        """Returns the rules with the bin edges that were found."""
         if self.schema is None:
             return self
         return dataclasses.replace(self, schema=self.schema.with_edges(edges))
@@ -255,7 +253,7 @@ class ClicksSemantics:
 
 
 SPLIT_SETTINGS = ("split_fractions", "split_rows", "split_days")
-"""Settings of which one alone may be given."""
+"""Settings that exclude each other."""
 
 
 def one_split(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,7 +265,7 @@ def one_split(overrides: Mapping[str, Any]) -> dict[str, Any]:
     given = [name for name in SPLIT_SETTINGS if overrides.get(name) is not None]
     if len(given) > 1:
         names = " and ".join(f"`{name}`" for name in given)
-        raise UserError(f"{names} exclude each other; drop one", settings=given)
+        raise UserError(f"{names} cannot be combined; keep one", settings=given)
     return {**dict.fromkeys(SPLIT_SETTINGS if given else ()), **overrides}
 
 
@@ -296,9 +294,7 @@ def transform_numerical(
 def transform_decimal(values: npt.NDArray[np.float64], rule: NumberRule) -> npt.NDArray[np.float32]:
     """Transforms decimal numbers, each to the float32 nearest to the exact result.
 
-    Args:
-        values: [n]; the rule's mean where the field was empty.
-        rule: the transform.
+    Empty fields are the rule's mean in `values` [n].
     """
     if rule.transform == "log":
         return _logs(np.maximum(values, rule.minimum) + rule.offset)
@@ -327,7 +323,7 @@ def bin_categories(
 ) -> npt.NDArray[np.uint32]:
     """Returns the bins of raw integers, as categories.
 
-    For no integer is ln(x)^2 nearer than 6e-10 to the next bin, so that float64 gives the bin.
+    No ln(x)^2 of an integer comes nearer than 6e-10 to the next bin, so float64 suffices.
     Source: the winners of Criteo's contest on Kaggle (Juan et al. 2014, libffm).
 
     Args:
@@ -365,8 +361,8 @@ def order_dictionary(
 def order_keys(counts: Mapping[Any, int], frequency_limit: int) -> list[Any]:
     """Returns the categories that are kept, in id order from 1.
 
-    They are texts or integers. Of equal counts smaller integers come first, or shorter texts, then
-    those of smaller bytes.
+    They are texts or integers. If counts are equal, smaller integers come first, or shorter texts;
+    texts of equal length are ordered by their bytes.
     """
     kept = [(key, count) for key, count in counts.items() if count >= frequency_limit]
 
@@ -378,12 +374,12 @@ def order_keys(counts: Mapping[Any, int], frequency_limit: int) -> list[Any]:
 
 
 def _ends(name: str, counts: Sequence[int], total: int, unit: str) -> list[int]:
-    """Returns the ends of the splits, with -1 as all others."""
+    """Returns the ends of the splits; a count of -1 takes the rest."""
     others = total - sum(count for count in counts if count >= 0)
     if others < 0 or (others > 0 and -1 not in counts):
         raise UserError(
             f"`{name}` {','.join(map(str, counts))} makes {total - others:,} {unit}, but there are "
-            f"{total:,}; -1 in place of a number takes all others",
+            f"{total:,}; write -1 for one of the numbers to take the rest",
             setting=name,
         )
     return list(itertools.accumulate(others if count < 0 else count for count in counts))
@@ -404,7 +400,7 @@ def split_bounds(
 
     Args:
         rows_per_day: valid rows of each input file, in input order.
-        rows_per_split: where each row has its own split; then rows are numbered split by split.
+        rows_per_split: given if each row chooses its split; rows are then numbered split by split.
         semantics: gives the fractions, or the order and rounding of the last day's halves.
 
     Returns:

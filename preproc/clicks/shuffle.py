@@ -8,10 +8,10 @@ buckets  for each unit of rows: makes the records, orders them by bucket, writes
 shuffle  for each bucket: reads its records from all files, sorts them by key in memory, and writes
          the values to the bucket's rows of the new columns
 
-Reads and writes are long throughout, and memory is bounded by one unit or bucket per thread. A
-unit's file and a bucket's record on disk are complete if they exist, so an interrupted shuffle
-continues. Keys follow from row numbers alone: the new order depends neither on the sizes of units
-and buckets nor on threads.
+All reads and writes are long, and memory is bounded by one unit or bucket per thread. A unit's file
+and a bucket's record are complete if they exist, so an interrupted shuffle can be resumed. Keys
+depend only on row numbers: the new order depends neither on the sizes of units and buckets nor on
+threads.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ from preproc.files.workspace import atomic_file, marked_files, write_record
 from recsys.data.positioned_io import DiskSync, map_array, read_array, write_at
 
 LEAST_UNIT_ROWS = 1 << 18
-"""Rows of a unit, and the most of an average bucket, unless the input is very large."""
+"""Rows of a unit, and the most rows of an average bucket, unless the input is very large."""
 
 _MARKED_ROWS = 1 << 22
-"""Rows of the buckets that are synced together, so that waiting for the disk takes little time."""
+"""Rows of the buckets that are synced together, so that little time is spent on disk waits."""
 
 _READ_ROWS = 1024
 """Least rows of a bucket in a unit's file, on average: 80 kB, so that seeks do not dominate."""
@@ -79,7 +79,7 @@ def shuffle_columns(
         columns: files of `num_rows` values each.
         num_rows: at least 1; rows are numbered from 0.
         seed: in [0, 2**64), for `shuffle_keys`.
-        folder: holds the work state of these files and this seed alone, which is continued.
+        folder: work folder of only these files and this seed; a shuffle in it is resumed.
         memory_limit: bytes of anonymous memory of the whole process.
         threads: the most threads to use.
         reporter: shows the two passes.
@@ -114,7 +114,7 @@ def _value_type(row_bytes: int) -> str:
 
 
 def choose_unit_rows(num_rows: int, record_bytes: int, free_bytes: int) -> int:
-    """Chooses the rows of a unit: long reads, within a thread's memory."""
+    """Chooses the rows of a unit: enough for long reads, and within a thread's memory."""
     rows = LEAST_UNIT_ROWS
     while rows * rows < num_rows * _READ_ROWS:
         rows *= 2
@@ -168,7 +168,7 @@ class _Plan:
 
 
 def _run(plan: _Plan, memory_limit: int, threads: int, reporter: ProgressReporter) -> None:
-    """Runs both passes over the units and buckets that are missing."""
+    """Runs both passes over the missing units and buckets."""
     buckets = [b for b in range(plan.buckets) if not plan.bucket_path(b).exists()]
     if not buckets:
         return
@@ -212,7 +212,7 @@ def _run(plan: _Plan, memory_limit: int, threads: int, reporter: ProgressReporte
 
 
 class _UnitWriter(contextlib.ExitStack):
-    """Writes a unit's file: rows of each bucket, then records by bucket."""
+    """Writes a unit's file: the number of rows of each bucket, then the records by bucket."""
 
     def __init__(self, plan: _Plan) -> None:
         super().__init__()

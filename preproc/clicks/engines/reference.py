@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference engine: the rules in plain NumPy, in memory.
 
-Tests compare the other engines with it, and it runs where the native kernel cannot be built. It is
+Tests compare the other engines with it, and it runs if the native kernel cannot be built. It is
 about 50 times slower than the native engine and holds all rows in memory (about 4 kB each).
 """
 
@@ -48,11 +48,11 @@ class ParsedRows:
 
     Attributes:
         label: [n].
-        numbers: [n, M]; NaN where the field is empty.
-        categories: [n, F], numbers or texts; None where the field is empty.
-        lists: [n, number of columns of lists], categories and weights of the elements of each.
-        split: [n] number of each row's split; 0 where its own number decides.
-        split_value: [n] what gave the row to its split.
+        numbers: [n, M]; NaN for an empty field.
+        categories: [n, F], numbers or texts; None for an empty field.
+        lists: [n, number of list columns], categories and weights of the elements.
+        split: [n] index of each row's split; 0 if the row number decides.
+        split_value: [n] value that decided the row's split.
         group: [n] group of each row.
     """
 
@@ -66,7 +66,7 @@ class ParsedRows:
 
     @property
     def num_ids(self) -> int:
-        """Columns of one category a row."""
+        """Number of columns with one category per row."""
         return int(self.categories.shape[1])
 
     def keys_of(self, column: int, rows: int) -> list[int | bytes]:
@@ -81,7 +81,7 @@ class ParsedRows:
 
 
 def iterate_lines(file: InputFile, row_format: RowFormat) -> Iterator[tuple[int, bytes]]:
-    """Yields byte offset and row of every line, without its line end.
+    """Yields the byte offset and the bytes of every line, without its line end.
 
     Raises:
         PreprocError: a line is longer than any row.
@@ -112,8 +112,8 @@ def read_rows(
 ) -> tuple[ParsedRows, list[RejectedRow]]:
     """Returns the values of a file's valid rows, and its rejected rows.
 
-    Categories are taken modulo `category_modulus`; bins of numbers follow them if wanted. Those of
-    a schema are left to `add_bins`.
+    Categories are taken modulo `category_modulus`. The bins of numbers follow them if the rules
+    ask for bins; for a schema, `add_bins` adds them.
     """
     valid: list[list[bytes]] = []
     rejected = []
@@ -164,13 +164,7 @@ def read_rows(
 
 
 def find_edges(rows: ParsedRows, counted: int, semantics: ClicksSemantics) -> Edges:
-    """Returns the edges of bins that are to be found.
-
-    Args:
-        rows: all rows.
-        counted: number of rows, from the first, whose numbers are counted.
-        semantics: gives the columns and how many bins they have.
-    """
+    """Returns the bin edges that the schema does not give, from the first `counted` rows."""
     edges = {}
     schema = semantics.schema
     for number, column in enumerate(schema.named("numerical") if schema else ()):
@@ -196,7 +190,7 @@ def add_bins(rows: ParsedRows, semantics: ClicksSemantics) -> None:
 
 
 def _keys(text: bytes, column: Column, buckets: int) -> list[int | bytes | None]:
-    """Returns the category or time features of a field, None if missing."""
+    """Returns the category or time features of a field; None if it is missing."""
     if column.role == "categorical":
         return [read_category(text, column.type, buckets) if text else None]
     time = column.time.milliseconds(text) if column.time else None
@@ -212,13 +206,7 @@ def _elements(text: bytes, column: Column) -> object:
 
 
 def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantics) -> list[Keys]:
-    """Returns the categories of each column that are kept, in id order.
-
-    Args:
-        rows: all rows.
-        counted: number of rows, from the first, whose categories are counted.
-        semantics: gives the limits.
-    """
+    """Returns the kept categories of each column in id order, from the first `counted` rows."""
     dictionaries = []
     pairs = zip(semantics.key_types, semantics.vocabularies, strict=True)
     for column, (key_type, vocabulary) in enumerate(pairs):
@@ -277,7 +265,7 @@ def write_lists(
 
 
 def _final_order(num_rows: int, train: tuple[int, int], seed: int | None) -> npt.NDArray[np.int64]:
-    """Returns the order of all rows, those of `train` by shuffle key."""
+    """Returns the order of all rows; those of `train` are ordered by shuffle key."""
     order = np.arange(num_rows)
     if seed is not None:
         keys = shuffle_keys(seed, np.arange(*train, dtype=np.uint64))
@@ -315,7 +303,7 @@ def run(engine_job: EngineJob) -> EngineResult:
         )
     ).taken(order)
     if len(rows.label) == 0:
-        raise PreprocError(f"`input` {job.input}: holds no valid row", setting="input")
+        raise PreprocError(f"`input` {job.input}: has no valid row", setting="input")
     bounds = bounds_of(files, job.semantics)
     counted = len(rows.label) if job.semantics.dictionary_days == "all" else bounds["train"][1]
     edges = find_edges(rows, counted, job.semantics)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fields of a row say, however they are written.
+"""The values of a row's fields, independent of how they are written.
 
-The hashes that split and group rows are of these values, so that a row has the same ones in csv,
-in parquet and in a table of Python: quotes, the order of the columns, 5.0 for 5 and true for 1 make
-no difference.
+Rows are split and grouped by hashes of these values, so a row has the same hash in csv, in parquet
+and in a Python table: quotes, the order of the columns, 5.0 for 5 and true for 1 make no
+difference.
 """
 
 import struct
@@ -20,14 +20,16 @@ from preproc.clicks.schema.time_rule import read_iso_time
 
 
 def field_value(field: bytes, column: Column, row_format: RowFormat) -> int | None:
-    """Returns 64 bits for what a valid field says; None if it is missing.
+    """Returns 64 bits for the value of a valid field; None if it is missing.
 
-    They are, of a label 1 or 0; of a number the bits of the float64; of a category the number, or
-    the XXH64 of the text, also where it is hashed to a bucket; of a time the milliseconds since
-    1970 UTC; of a column without a role see `_value_of_any`. Of a list they are the number of its
-    elements, then the output with this number of SplitMix64 with the number so far as its state,
-    for each element's category (its bucket where there are some) and for the bits of its weight as
-    float32.
+    - Label: 1 or 0.
+    - Number: the bits of the float64.
+    - Category: the number, or the XXH64 of the text, even if it is hashed to a bucket.
+    - Time: milliseconds since 1970 UTC.
+    - Column without a role: see `_value_of_any`.
+    - List: starts as the number of elements. For each element's category (its bucket if there are
+      buckets) and for the float32 bits of its weight, it becomes the output with that number of
+      SplitMix64 whose state is the value so far.
     """
     if column.role == "label":
         return int(field in row_format.positive)
@@ -52,12 +54,13 @@ def field_value(field: bytes, column: Column, row_format: RowFormat) -> int | No
 
 
 def _value_of_any(field: bytes) -> int | None:
-    """Returns 64 bits for a truth value, a number, a time or a text, however a program writes it.
+    """Returns 64 bits for a truth value, number, time or text, independent of its spelling.
 
-    None for NaN. They are the bits of the float64 of a decimal number, of a time in ISO 8601 the
-    milliseconds since 1970 UTC (without a date those since midnight), else the XXH64 of the text:
-    `true` for True and TRUE, and likewise `false`; of a whole number such as 5.0 or 1e+15, below
-    2**63, its digits.
+    - NaN: None.
+    - Decimal number: the bits of the float64.
+    - ISO 8601 time: milliseconds since 1970 UTC, or since midnight if it has no date.
+    - Anything else: the XXH64 of the text. True and TRUE count as `true`, likewise `false`, and a
+      whole number below 2**63, such as 5.0 or 1e+15, counts as its digits.
     """
     if field in (b"nan", b"NaN"):
         return None
@@ -78,10 +81,10 @@ def _value_of_any(field: bytes) -> int | None:
 
 
 def row_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.uint64]:
-    """Returns 64 bits for what each valid row says.
+    """Returns 64 bits for the values of each valid row.
 
-    They are the sum, modulo 2**64, over the columns that are not missing: of SplitMix64 with the
-    XXH64 of the column's name as its state, the output with the number of what the column says.
+    They are a sum, modulo 2**64, over the columns that are not missing. A column's term is output
+    number v of SplitMix64 whose state is the XXH64 of the column's name, where v is its value.
     """
     sums = np.zeros(len(rows), np.uint64)
     for number, column in enumerate(row_format.columns):
@@ -92,12 +95,7 @@ def row_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.ND
 
 
 def split_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.uint64]:
-    """Returns the values that give valid rows to their splits, else 0.
-
-    Args:
-        rows: fields of each row.
-        row_format: may have a rule for splits, by times or hashes.
-    """
+    """Returns the values that decide the splits of valid rows; 0 without a split rule."""
     rule = row_format.split
     if rule is None:
         return np.zeros(len(rows), np.uint64)
@@ -111,7 +109,7 @@ def split_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.
 
 
 def groups(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.int64]:
-    """Returns the group of each valid row; -1 without one."""
+    """Returns the group of each valid row; -1 if it has none."""
     if row_format.group_field is None:
         return np.full(len(rows), -1, np.int64)
     values, is_there = _values(rows, row_format.group_field, row_format)
@@ -121,7 +119,7 @@ def groups(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArra
 def _values(
     rows: Sequence[Sequence[bytes]], number: int, row_format: RowFormat
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """Returns what a column says in each row, 0 where it is missing, and where it is there."""
+    """Returns a column's value in each row (0 if missing), and a mask of rows that have it."""
     column = row_format.columns[number]
     values = [field_value(fields[number], column, row_format) for fields in rows]
     is_there = np.array([value is not None for value in values], np.bool_)

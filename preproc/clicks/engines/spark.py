@@ -3,9 +3,9 @@
 
 Stages, units and their files are those of the native engine. Scanning a unit writes sorted runs to
 the shared storage, one task merges the runs of a column, and encoding a unit writes its rows of the
-final columns. So nothing is shuffled, counts never pass through the driver, and an interrupted run
-continues with the units that are missing. Driver and executors must see input, output and work
-folder under the same paths.
+final columns. So nothing is shuffled, counts never pass through the driver, and a resumed run does
+only the missing units. Driver and executors must see input, output and work folder under the same
+paths.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     """
     if not binding.is_built():
         raise PreprocError(f"`engine` spark needs the native kernel: {_KERNEL}", setting="engine")
-    # Executors have working directories of their own.
+    # Executors have other working directories.
     inputs = tuple(dataclasses.replace(f, path=f.path.absolute()) for f in engine_job.inputs)
     engine_job = dataclasses.replace(engine_job, inputs=inputs)
     with spark_session.connect(engine_job.job.spark) as runner:
@@ -128,12 +128,12 @@ def _check_executors(engine_job: EngineJob, runner: SparkRunner) -> None:
 def _missing_here(
     kernel_version: int, inputs: tuple[InputFile, ...], folders: tuple[Path, ...], _task: int
 ) -> str:
-    """Returns an error message if this executor lacks something, else ""."""
+    """Returns an error message if this executor lacks something, otherwise ""."""
     host = f"executor on {socket.gethostname()}"
     if not binding.is_built():
-        return f"{host}: the native kernel is not there: {_KERNEL}"
+        return f"{host}: the native kernel is missing: {_KERNEL}"
     if binding.kernel_version() != kernel_version:
-        return f"{host}: has another version of this package; install the driver's there"
+        return f"{host}: has another version of this package; install the driver's version there"
     for file in inputs:
         if not file.path.is_file() or file.path.stat().st_size != file.size:
             return f"{host}: does not see {file.path} as the driver does; use shared storage"

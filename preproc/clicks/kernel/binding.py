@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed Python classes over the C interface of the Criteo kernel.
 
-A call releases the interpreter lock while it runs, so threads of one process use all cores. The
-classes own a handle of the kernel: use them as context managers.
+Calls release the interpreter lock, so threads of one process can use all cores. The classes own a
+handle of the kernel, so use them as context managers.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ __all__ = [
 NO_LIMIT = 2**64 - 1
 
 RUN_WORD = np.dtype("<u8")
-"""Word of a sorted run: count_table.h describes its entries."""
+"""Word of a sorted run; count_table.h describes the entries."""
 
 REJECTED_HEADER = np.dtype(
     [("offset", "<u8"), ("line", "<u8"), ("length", "<u4"), ("reason", "<u4")]
@@ -70,7 +70,7 @@ class SortedRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScanResult:
-    """Counts and runs of a scanned text; `lines` includes rejected rows."""
+    """Counts and runs of a scanned text; `lines` counts rejected rows too."""
 
     rows: int
     positives: int
@@ -95,7 +95,7 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all rows that are wanted were read; more text has no effect."""
+        """Whether all wanted rows were read; more text then has no effect."""
         return bool(load().clicks_read_done(self._handle))
 
     def feed_file(self, fd: int, begin: int, end: int) -> None:
@@ -103,7 +103,7 @@ class Reader:
         check(load().clicks_read_file(self._handle, fd, begin, end))
 
     def checksum(self) -> int:
-        """Returns the checksum of the text, however it was cut into blocks."""
+        """Returns the checksum of the text; how it was cut into blocks makes no difference."""
         return int(load().clicks_read_checksum(self._handle))
 
     def close(self) -> None:
@@ -127,8 +127,8 @@ class Scanner(Reader):
         row_format: fields of a row.
         table_bytes: memory for counts; when it is full, they are written as a sorted run.
         runs_fd: file for the sorted runs.
-        rejects_fd: file for the rejected rows; -1 to drop them.
-        row_limit: valid rows to read.
+        rejects_fd: file for the rejected rows; -1 drops them.
+        row_limit: the most valid rows to read.
         offset: byte of the file at which the text begins.
         progress: counters to advance.
     """
@@ -192,12 +192,12 @@ def merge_runs(
     """Merges the sorted runs of one column and writes its dictionary.
 
     Args:
-        runs: words of each run; memory-mapped files are allowed.
-        key_type: what the categories are.
-        limits: categories with fewer occurrences are left out; the most ids, 0 for all.
+        runs: words of each run; may be memory-mapped files.
+        key_type: type of the categories.
+        limits: least occurrences of a kept category, and the most ids (0: no limit).
         budget_bytes: the most memory to use.
-        keys_fd: file for the categories kept, in id order.
-        ends_fd: of texts, file for the end of each.
+        keys_fd: file for the kept categories, in id order.
+        ends_fd: file for the end of each text; only if the categories are texts.
         progress: counters to advance.
     """
     slices = (RawRunSlice * len(runs))(*(RawRunSlice(r.ctypes.data, len(r)) for r in runs))
@@ -226,9 +226,9 @@ def dictionary_bytes(dictionaries: Dictionaries) -> int:
 def open_dictionaries(
     dictionaries: Sequence[Keys],
 ) -> Iterator[ctypes.Array[ctypes.c_void_p]]:
-    """Builds the lookup tables of all columns; encoders may use them together.
+    """Builds the lookup tables of all columns; encoders may share them.
 
-    Of keys wider than 32 bits they hold addresses: `dictionaries` stay until they are closed.
+    Tables of keys wider than 32 bits hold addresses into `dictionaries`, which must outlive them.
     """
     handles = (ctypes.c_void_p * len(dictionaries))()
     try:
@@ -252,7 +252,7 @@ class Encoder(Reader):
         dictionaries: lookup tables of all columns, from `open_dictionaries`.
         semantics: gives modulus, bins and transform of numerical features.
         row_format: fields of a row.
-        targets: row ranges and their files; ascending and disjoint.
+        targets: row ranges and their files; the ranges are ascending and disjoint.
         offset: byte of the file at which the text begins.
         progress: counters to advance.
     """
@@ -283,7 +283,7 @@ class Encoder(Reader):
         )
 
     def finish(self) -> tuple[int, list[int]]:
-        """Writes buffered rows; returns rows read and clicks per target."""
+        """Writes the buffered rows; returns the rows read, and the clicks of each target."""
         rows = ctypes.c_uint64()
         check(load().clicks_encode_finish(self._handle, ctypes.byref(rows)))
         return rows.value, [target.positives for target in self._targets]

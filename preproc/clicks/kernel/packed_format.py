@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the fields of a row as row_format.h has them.
+"""Packs the fields of a row into the layout of row_format.h.
 
-They are a header, a record of each field, and all texts: each is a byte with its length, then its
-bytes; a group of texts is their number, then each. Integers are little endian. Their fields are
-named in row_format.h; feature files hold the same bytes.
+It is a header, a record per field, and all texts. A text is a byte with its length, then its bytes;
+a group of texts is their number, then each text. Integers are little endian. row_format.h names
+the members of the records; feature files hold the same bytes.
 """
 
 import struct
@@ -28,7 +28,7 @@ _NO_LIST = ListRule("\0", max_length=0)
 
 
 def packed_format(row_format: RowFormat, semantics: ClicksSemantics) -> bytes:
-    """Returns the fields of a row, and how they are read."""
+    """Returns the fields of a row and how to read them, packed."""
     fields, texts = b"", b""
     bin_numbers = row_format.bin_numbers or (0,) * len(row_format.columns)
     of_columns = zip(row_format.columns, row_format.numbers, bin_numbers, strict=True)

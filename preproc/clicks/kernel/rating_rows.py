@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ratings by the kernel, to the values of preproc/clicks/schema/rating_fields.py."""
+"""Reads ratings with the kernel; same values as preproc/clicks/schema/rating_fields.py."""
 
 import ctypes
 from typing import Any, NamedTuple
@@ -20,12 +20,12 @@ class RatingRows(NamedTuple):
     """Rows of a text.
 
     Attributes:
-        users: [rows] of the valid ones, as are the next.
-        items: [rows].
-        ratings: [rows] float64.
-        times: [rows] int64, keys where they are floats: see `order_key` of rating_fields.py.
-        rejected: of each other row its first byte, the number of its line and its bytes.
-        lines: of the text so far.
+        users: [valid rows].
+        items: [valid rows].
+        ratings: [valid rows] float64.
+        times: [valid rows] int64; keys for floats, see `order_key` of rating_fields.py.
+        rejected: byte offset, line number and bytes of each rejected row.
+        lines: number of lines of the text so far.
     """
 
     users: pa.DictionaryArray
@@ -37,11 +37,7 @@ class RatingRows(NamedTuple):
 
 
 class RatingReader(Reader):
-    """Reads the rows of a text to columns.
-
-    Args:
-        row_format: fields of a row, with roles of ratings.
-    """
+    """Reads the rows of a text to columns, by a format whose columns have roles of ratings."""
 
     def __init__(self, row_format: RowFormat) -> None:
         packed = packed_format(row_format, ClicksSemantics())

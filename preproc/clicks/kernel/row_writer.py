@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes rows of a table by the kernel."""
+"""Writes rows of a table with the kernel."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_cells(columns: Sequence["pa.Array"]) -> bytes:
-    """Writes rows of cells, the bytes of `write_cells` of preproc.files.raw.tables."""
+    """Returns rows of cells as text; same bytes as `write_cells` of preproc.files.raw.tables."""
     if not is_built():
         return tables.write_cells(columns)
     keep_alive: list[Any] = []
@@ -26,7 +26,7 @@ def write_cells(columns: Sequence["pa.Array"]) -> bytes:
 
 
 def _cells_of(column: "pa.Array", keep_alive: list[Any]) -> CellColumn:
-    """Returns a column as the kernel takes it; what it holds addresses of is kept alive."""
+    """Returns a column in the kernel's form; keeps the buffers it points to alive."""
     import pyarrow as pa
 
     cells = CellColumn()

@@ -224,7 +224,7 @@ def kernel_version() -> int:
 
 
 def check(status: int) -> None:
-    """Raises the error of a call that returned `status`, if not 0."""
+    """Raises the error of a call that returned `status`, unless it is 0."""
     if status == 0:
         return
     message = last_message()
@@ -239,7 +239,7 @@ def last_message() -> str:
 
 
 def check_handle(handle: int | None) -> int:
-    """Returns the handle, or raises the error of its call."""
+    """Returns the handle; raises the error of its call if it is None."""
     if handle is None:
         raise KernelError(last_message())
     return handle

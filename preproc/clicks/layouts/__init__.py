@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers of the further layouts: parquet and TorchRec's arrays."""
+"""Writers of the other layouts: parquet and TorchRec's arrays."""

@@ -2,7 +2,7 @@
 """Lists of a staged dataset.
 
 Where a list begins depends on all rows before it. So each unit writes the lists of its rows to
-files of its own; once all are there they are joined, in the order of the rows.
+separate files; once all units are done, the files are joined in row order.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from recsys.data.list_columns import OFFSET, WEIGHT, ListFiles
 from recsys.data.positioned_io import map_array
 
 _DTYPES = {"ids": np.dtype("<i4"), "lengths": np.dtype("<u4"), "weights": WEIGHT}
-"""Ids of all lists, the lengths of the lists, and weights, where there are some."""
+"""Ids of all lists, the lengths of the lists, and weights if the lists have some."""
 
 _CHUNK_ROWS, _CHUNK_ELEMENTS = 1 << 16, 1 << 20
 
@@ -43,13 +43,13 @@ def unit_files(
     """Opens files for a unit's lists, and syncs them at the end.
 
     Yields:
-        Of each split the files of each feature: ids, lengths and weights or -1.
+        For each split, the file descriptors of each feature: ids, lengths, and weights or -1.
     """
     if not spec.lists:
         yield {}
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:  # three files of each list and split, for each thread
+    if soft < hard:  # each thread opens three files per list and split
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with attempt_folder(folder) as private:
         paths, all_fds = list[Path](), list[int]()
@@ -85,14 +85,14 @@ def join_lists(
     """Writes the lists of all splits from the units' files.
 
     Args:
-        folder: of the files of the units.
-        units: their names in the order of the rows.
+        folder: holds the units' files.
+        units: names of the units in row order.
         rows: rows of each split.
         spec: features of the dataset.
         columns: holds the folders of the splits.
 
     Raises:
-        PreprocError: a unit's files are gone.
+        PreprocError: files of a unit are missing.
     """
     for split, (number, feature) in itertools.product(rows, enumerate(spec.lists)):
 
@@ -109,7 +109,7 @@ def join_lists(
         _write(files.offsets, _offsets(arrays("lengths")))
         if files.offsets.stat().st_size != (rows[split] + 1) * OFFSET.itemsize:
             raise PreprocError(
-                f"{folder}: lists of some rows are gone; remove the work folder and begin again"
+                f"{folder}: lists of some rows are missing; remove the work folder and start again"
             )
         if feature.is_weighted:
             _write(files.weights, arrays("weights"))
@@ -138,7 +138,7 @@ def take_lists(source: Path, target: Path, spec: FeatureSpec, rows: npt.NDArray[
         source: folder of the split.
         target: folder of its copy.
         spec: features of the dataset.
-        rows: [N] the row that each row of the copy was.
+        rows: [N] for each row of the copy, its row in the source.
     """
     for number, feature in enumerate(spec.lists):
         table = len(spec.categorical) + number
@@ -158,7 +158,7 @@ def take_lists(source: Path, target: Path, spec: FeatureSpec, rows: npt.NDArray[
 def _ranges(
     offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.uint64]
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Yields begin and end of some rows' lists at a time."""
+    """Yields the begins and ends of the rows' lists, some rows at a time."""
     for start in range(0, len(rows), _CHUNK_ROWS):
         chosen = rows[start : start + _CHUNK_ROWS]
         yield offsets[chosen], offsets[chosen + np.uint64(1)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes encoded columns as TorchRec's arrays, three a raw file."""
+"""Writes encoded columns as TorchRec's arrays, three per raw file."""
 
 import contextlib
 import itertools
@@ -25,8 +25,8 @@ _CHUNK_ROWS = 1 << 15
 def write_days(engine_job: EngineJob, result: EngineResult) -> None:
     """Writes the arrays of the days that a staged dataset lacks.
 
-    Rows are those of the raw files, in their order, the splits one after the other; a shuffled
-    training split is cut where the files end.
+    Each day has as many rows as its raw file. Rows are taken split by split, in order; a shuffled
+    training split is cut at the same positions.
     """
     lengths = [file.rows for file in result.files]
     ends = list(itertools.accumulate(lengths))
@@ -58,7 +58,7 @@ def _write_day(
     """Writes the rows [first, last) of all splits as a day."""
     rows = last - first
     with contextlib.ExitStack() as files:
-        # Files get their names in the opposite order: the labels last, which mark the day as done.
+        # Files get their names in reverse order: the labels come last and mark the day as done.
         labels = files.enter_context(_array(paths[2], "<i4", rows, 1))
         sparse = files.enter_context(_array(paths[1], "<i4", rows, num_categorical))
         dense = files.enter_context(_array(paths[0], "<f4", rows, NUM_NUMERICAL))
@@ -78,7 +78,7 @@ def _array(
 ) -> Iterator[Callable[[int, npt.NDArray[Any]], None]]:
     """Makes an array's file; yields a function that writes its rows.
 
-    It is not mapped: where a disk is full, a write to a map kills the process.
+    The file is not memory-mapped: if the disk is full, a write to a map kills the process.
     """
     with atomic_file(path) as file:
         header = {"descr": dtype, "fortran_order": False, "shape": (rows, width)}

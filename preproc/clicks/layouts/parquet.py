@@ -36,7 +36,7 @@ def write_splits(engine_job: EngineJob, result: EngineResult) -> None:
     folder = result.dataset / parquet.FOLDER
     missing = []
     for split, count in rows.items():
-        # At least one: an empty split has a part too.
+        # An empty split has one part too.
         for number, first in enumerate(range(0, max(count, 1), parquet.PART_ROWS)):
             path = folder / split / parquet.part_name(number)
             if not path.exists():

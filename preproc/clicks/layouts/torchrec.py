@@ -2,7 +2,7 @@
 """Writes split binary in the layout of TorchRec with NVTabular.
 
 It is the wide flavour of split binary: float32 labels and features, int32 ids, 160 bytes per Criteo
-row, with TorchRec's names of the columns.
+row, and TorchRec's column names.
 """
 
 from preproc.clicks.columns import ColumnsReader
@@ -35,7 +35,7 @@ def dataset_spec(job: ClicksJob, cardinalities: tuple[int, ...]) -> FeatureSpec:
 
 
 def write_wide(engine_job: EngineJob, result: EngineResult) -> None:
-    """Writes the splits in the wide flavour, except units already written."""
+    """Writes the splits in the wide flavour; skips units that are already written."""
     job, rows = engine_job.job, result.rows
     records = result.dataset.parent / "wide"
     records.mkdir(exist_ok=True)

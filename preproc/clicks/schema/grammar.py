@@ -17,17 +17,27 @@ RejectReason = Literal[
 ]  # fmt: skip
 """Reasons to reject a row; if several apply, the first in this order of checks is reported.
 
-`columns`: not 40 fields, or not those of the schema. Then, field by field from the left but for
-ignored ones: `encoding`: a byte outside printable ASCII; `label`: not `0` or `1`, or no text of the
-schema; `integer`: not `-?[0-9]{1,10}` or outside int32; `hex`: not `[0-9a-fA-F]{1,8}`. Texts of a
-schema's categories are refused as `encoding` if they are no UTF-8, and as `string` beyond 1,024
-bytes; its integers as `integer` if not 1 to 19 digits, perhaps after a
-minus and before a point with zeros, or outside int64; decimal numbers as `number` if none of at
-most 64 bytes, or beyond float32; times as `time` if they are not of their format and from 1970 to
-2199, or if the one that splits the rows is missing; lists by the reason of their first wrong
-element, or as `list` if one is empty or its weight no decimal number. `quote`, before all others: a
-field begins with a quote, and none that closes it stands before a delimiter or the row's end;
-`json` in its place: a row is no object of JSON, has a key twice, or a list where a value is read.
+First of all:
+- `quote`: a field begins with a quote that is not closed before a delimiter or the row's end.
+- `json`, in JSON files instead of `quote`: the row is not a JSON object, has a key twice, or a list
+  where a single value is expected.
+- `columns`: not 40 fields, or not the number in the schema.
+
+Then field by field from the left, except ignored ones. In a Criteo log:
+- `encoding`: a byte outside printable ASCII.
+- `label`: not `0` or `1`, or not a text of the schema's label.
+- `integer`: not `-?[0-9]{1,10}`, or outside int32.
+- `hex`: not `[0-9a-fA-F]{1,8}`.
+
+With a schema also:
+- `encoding`: a text of a category is not UTF-8.
+- `string`: a text of a category has more than 1,024 bytes.
+- `integer`: an integer category is not 1 to 19 digits, with an optional minus before and an
+  optional point with zeros after them, or is outside int64.
+- `number`: not a decimal number of at most 64 bytes within float32.
+- `time`: not in the column's format, not from 1970 to 2199, or missing where it splits the rows.
+- `list`: an element is empty, or its weight is not a decimal number; other wrong elements have
+  their own reason.
 """
 REJECT_REASONS: tuple[RejectReason, ...] = get_args(RejectReason)
 CRITEO_REASONS = REJECT_REASONS[:5]
@@ -35,7 +45,7 @@ CRITEO_REASONS = REJECT_REASONS[:5]
 
 MAX_TEXT_BYTES, MAX_NUMBER_BYTES = 1024, 64
 FLOAT32_END = float.fromhex("0x1.ffffffp127")
-"""Numbers from here on are nearer to infinity than to a float32."""
+"""Numbers from here on round to infinity in float32."""
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _WHOLE_NUMBER = re.compile(rb"(-?[0-9]{1,19})(?:\.0+)?")
 _INTEGER = re.compile(rb"-?[0-9]{1,10}")
@@ -45,7 +55,7 @@ _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
 def is_text(field: bytes) -> bool:
-    """Returns True if bytes are UTF-8."""
+    """Returns True if the bytes are valid UTF-8."""
     try:
         field.decode()
     except UnicodeDecodeError:
@@ -54,7 +64,7 @@ def is_text(field: bytes) -> bool:
 
 
 def shorten_number(field: bytes) -> bytes | None:
-    """Returns a 64-bit number in its shortest form, else None."""
+    """Returns a 64-bit integer in its shortest form; None if the field is not one."""
     match = _WHOLE_NUMBER.fullmatch(field)
     number = int(match[1]) if match else 2**63
     return str(number).encode() if -(2**63) <= number < 2**63 else None
@@ -67,7 +77,7 @@ def is_decimal(field: bytes) -> bool:
 
 
 def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
-    """Returns the category of a valid field: a text, else a number."""
+    """Returns the category of a valid field: a text or a number."""
     if kind == "hex":
         return int(field, 16) % (buckets or 2**32)
     text = field if kind == "string" else shorten_number(field) or b""
@@ -77,13 +87,9 @@ def read_category(field: bytes, kind: FieldType, buckets: int) -> int | bytes:
 
 
 def read_fields(row: bytes, row_format: RowFormat) -> list[bytes] | RejectReason:
-    """Returns the fields of a row, or the reason to reject it.
+    """Returns the fields of a row (bytes without the line end), or the reason to reject it.
 
-    Missing ones are empty.
-
-    Args:
-        row: bytes without the line end.
-        row_format: its fields.
+    Missing fields are empty.
     """
     fields = row_format.fields(row)
     if fields is None:
@@ -94,7 +100,7 @@ def read_fields(row: bytes, row_format: RowFormat) -> list[bytes] | RejectReason
 
 
 def reject_reason(row: bytes, row_format: RowFormat) -> RejectReason | None:
-    """Returns the reason to reject a row, None if it is valid."""
+    """Returns the reason to reject a row; None if it is valid."""
     read = read_fields(row, row_format)
     return None if isinstance(read, list) else read
 
@@ -112,7 +118,7 @@ def wrong_fields(fields: list[bytes], row_format: RowFormat) -> Iterator[tuple[R
 def _reason(
     field: bytes, number: int, column: Column, row_format: RowFormat
 ) -> RejectReason | None:
-    """Returns the reason to reject a field, None if it is valid."""
+    """Returns the reason to reject a field; None if it is valid."""
     if column.role == "label":
         negative = row_format.negative
         is_label = field in row_format.positive or negative is None or field in negative
@@ -130,9 +136,9 @@ def _reason(
 def read_list(
     field: bytes, kind: FieldType, buckets: int, rule: ListRule
 ) -> list[tuple[int | bytes, float]] | RejectReason:
-    """Returns elements with their weights, or a reason to reject the row.
+    """Returns the elements with their weights, or the reason to reject the row.
 
-    Blanks around an element or a weight do not count.
+    Blanks around an element or a weight are ignored.
     """
     elements = []
     for element in field.split(rule.separator.encode("latin-1")):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of ratings: ids, ratings, and times in the forms that they have in the world.
+"""Fields of ratings: ids, ratings, and times in the forms that occur in practice.
 
-The kernel reads them by rating_fields.h, to the same values.
+In the kernel, rating_fields.h reads them to the same values.
 """
 
 import datetime
@@ -16,14 +16,14 @@ RatingReason = Literal[
     "columns", "quote", "encoding", "user", "item", "rating", "timestamp", "json"
 ]
 RATING_REASONS: tuple[RatingReason, ...] = get_args(RatingReason)
-"""Reasons to reject a row of ratings: another number of fields, wrong quotes, else of the first bad
-field `encoding` (bytes that are no printable UTF-8) or the role of its column; `json` of a line
-that is no object."""
+"""Reasons to reject a row of ratings: a wrong number of fields, wrong quotes, or for the first bad
+field `encoding` (not printable UTF-8) or the role of its column; `json` for a line that is not an
+object."""
 
 AnyTime = Literal["any", "any_real", "any_digits"]
 ANY_TIMES: tuple[AnyTime, ...] = get_args(AnyTime)
-"""Formats of times: numbers as they are, else dates, as whole numbers or floats; numbers may be
-dates of digits alone."""
+"""Formats of times: plain numbers or dates, as whole numbers or as floats; with `any_digits`,
+numbers are dates written as digits."""
 
 MAX_ID_CHARACTERS = 128
 RATING_END = 1000
@@ -59,7 +59,7 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 class Moment(NamedTuple):
-    """A point in time: its whole seconds, or what else a number counts, and whether it has more."""
+    """A point in time: its whole seconds (or other unit), and whether it has a fraction."""
 
     whole: int
     real: float
@@ -67,7 +67,7 @@ class Moment(NamedTuple):
 
 
 class Rating(NamedTuple):
-    """The values of a row, of ratings or of titles; None or empty without such a column."""
+    """The values of a row of ratings or titles; None or empty if there is no such column."""
 
     user: str = ""
     item: str = ""
@@ -77,16 +77,16 @@ class Rating(NamedTuple):
 
 
 class WrongField(NamedTuple):
-    """The reason to reject a row, and the number of the field at fault, -1 for all."""
+    """The reason to reject a row, and the index of the field at fault (-1: the whole row)."""
 
     reason: RatingReason
     number: int
 
 
 def rating_fields(row: bytes, row_format: RowFormat) -> list[bytes] | None:
-    """Returns the fields of a row, see `RowFormat.fields`.
+    """Returns the fields of a row; see `RowFormat.fields`.
 
-    Delimiters that are too many belong to the title, if there is one and fields have no quotes.
+    If there is a title and fields have no quotes, surplus delimiters belong to the title.
     """
     fields = row_format.fields(row)
     surplus = 0 if fields is None else len(fields) - len(row_format.columns)
@@ -142,9 +142,9 @@ def _value(field: bytes, column: Column) -> str | int | float | None:
 
 
 def read_time(text: str, rule: TimeRule) -> int | float | None:
-    """Returns a time of ratings: a whole number by `any` and `any_digits`, else a float of seconds.
+    """Returns a time of ratings; None if it is not valid.
 
-    None if it is none.
+    It is a whole number for `any` and `any_digits`, else seconds as a float.
     """
     if rule.format not in ANY_TIMES:
         milliseconds = rule.milliseconds(text.encode())
@@ -174,13 +174,13 @@ def _exponent(text: str) -> Moment | None:
 
 
 def has_decimals(text: str) -> bool:
-    """Returns True for a time with a point, or with a fraction of a second."""
+    """Returns True for a number with a point, or a date with a fraction of a second."""
     moment = _date(text) or _exponent(text)
     return "." in text if _TIME.fullmatch(text) else moment is not None and moment.has_fraction
 
 
 def date_of_digits(text: str) -> Moment | None:
-    """Returns the time of 20240112, 202401120915 or 20240112091500."""
+    """Returns the time of digits such as 20240112, 202401120915 or 20240112091500, else None."""
     match = _DIGITS_OF_DATE.fullmatch(text)
     return match and _moment([int(part or 0) for part in match.groups()])
 
@@ -208,6 +208,6 @@ def _moment(civil: list[int], micros: int = 0, zone: int = 0) -> Moment | None:
 
 
 def order_key(time: float) -> int:
-    """Returns an integer that is ordered as the floats are."""
+    """Returns an integer that sorts like the float."""
     bits: int = struct.unpack("<q", struct.pack("<d", time + 0.0))[0]  # no negative zero
     return bits ^ (2**63 - 1) if bits < 0 else bits

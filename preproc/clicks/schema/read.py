@@ -47,7 +47,7 @@ _DRAFTED = (
     *("name", "role", "missing", "type", "transform", "mean", "deviation", "separator"),
     *("weight_separator", "format", "features"),
 )
-"""Keys that a draft may have for the column that turns out to be the label."""
+"""Keys that a draft may give to the column that turns out to be the label."""
 _OF_TRANSFORM = {
     "log": ("min", "offset"),
     "none": (),
@@ -55,7 +55,7 @@ _OF_TRANSFORM = {
     "signed_log": ("mean", "deviation"),
 }
 _OF_FEATURES = ("frequency_limit", "max_ids")
-"""Keys of a timestamp that its features alone have."""
+"""Keys of a timestamp that apply only to its features."""
 _COLUMN = tuple({key: None for keys in _KEYS.values() for key in keys})
 _CATEGORIES = ("hex", "string", "int")
 _TYPES = {
@@ -105,7 +105,7 @@ def load_ratings_schema(path: Path) -> RatingsSchema:
     """Reads the schema of a file of ratings.
 
     Raises:
-        PreprocError: it is missing or wrong; names file, line and key.
+        PreprocError: it is missing or wrong; the message names file, line and key.
     """
     return _Reader(path, "format").ratings()
 
@@ -114,13 +114,13 @@ def load_schema(path: Path) -> Schema:
     """Reads a schema.
 
     Raises:
-        PreprocError: it is missing or wrong; names file, line and key.
+        PreprocError: it is missing or wrong; the message names file, line and key.
     """
     return _Reader(path).schema()
 
 
 class _Reader:
-    """Reads the keys of a schema, each once, and knows their lines."""
+    """Reads the keys of a schema and remembers their lines for messages."""
 
     def __init__(self, path: Path, setting: str = "schema") -> None:
         from recsys.files.strict_yaml import load  # imports yaml, which few commands need
@@ -143,14 +143,14 @@ class _Reader:
         if negative != "other":
             negative = self._texts(("label", "negative"), negative)
             if both := set(positive) & set(negative):
-                raise self._error(("label", "negative"), f"{both.pop()!r} is positive too")
+                raise self._error(("label", "negative"), f"{both.pop()!r} is also positive")
         columns = self._with_label(columns, label.get("column"), header)
         self._check_columns(columns)
         split = self._split(top.get("split"), columns)
         self._refuse_idle_keys(columns, label["column"], split)
         numbers = self._one_of(("numbers",), top.get("numbers", "float32"), ("float32", "float16"))
         if numbers == "float16" and any(column.type == "float" for column in columns):
-            raise self._error(("numbers",), "decimal numbers are written as float32 alone so far")
+            raise self._error(("numbers",), "decimal numbers need float32 so far")
         count_of = self._one_of(
             ("defaults", "count"), defaults.get("count", "train"), ("train", "all")
         )
@@ -171,18 +171,18 @@ class _Reader:
     def _dialect(
         self, dialect: Mapping[str, Any], at: tuple[str, ...] = ("dialect",)
     ) -> tuple[str, str, bool]:
-        """Returns delimiter, quote, and whether a header is there."""
+        """Returns delimiter, quote, and whether files have a header."""
         header = self._one_of((*at, "header"), dialect.get("header", True), (True, False))
         quote = self._one_of((*at, "quote"), dialect.get("quote", '"'), ('"', "none"))
         delimiter = dialect.get("delimiter", ",")
         if not isinstance(delimiter, str) or not re.fullmatch(_DELIMITER, delimiter):
             raise self._error(
                 (*at, "delimiter"),
-                'expected one character, a tab, Hive\'s "\\x01" or one of ASCII but - and ., or '
-                f"two such as ::, got {delimiter!r}",
+                'expected one character (a tab, Hive\'s "\\x01" or printable ASCII except - and .) '
+                f"or two such as ::, got {delimiter!r}",
             )
         if quote in delimiter:
-            raise self._error((*at, "delimiter"), "is the quote too")
+            raise self._error((*at, "delimiter"), "is also the quote")
         return delimiter, "" if quote == "none" else quote, bool(header)
 
     def ratings(self) -> RatingsSchema:
@@ -200,7 +200,7 @@ class _Reader:
             raise self._error(("columns",), f"{text}, got {', '.join(roles)}")
         types = [entry.get("type") for entry in top["columns"] if entry["role"] in ("user", "item")]
         if ("auto" in types) and types[0] != types[1]:
-            raise self._error(("columns",), "user and item have the type auto together")
+            raise self._error(("columns",), "if one of user and item has type auto, both must")
         return RatingsSchema(
             name=name,
             rows=_rows_of(dialect, columns),
@@ -209,7 +209,7 @@ class _Reader:
         )
 
     def _titles(self, values: Any) -> RatingsSchema:
-        """Returns the schema of the file of titles beside ratings."""
+        """Returns the schema of the file of titles that lies next to the ratings."""
         at = ("titles",)
         given = self._mapping(at, values, _TITLES)
         of_dialect = (*at, "dialect")
@@ -220,7 +220,7 @@ class _Reader:
         )
         file = given.get("file")
         if not isinstance(file, str) or Path(file).name != file:
-            raise self._error((*at, "file"), f"expected the name of a file, got {file!r}")
+            raise self._error((*at, "file"), f"expected a file name, got {file!r}")
         columns = self._columns_of_ratings((*at, "columns"), given.get("columns"), _ROLES_OF_TITLES)
         roles = sorted(column.role for column in columns if column.role != "ignored")
         if roles != ["item", "title"]:
@@ -253,7 +253,7 @@ class _Reader:
         for key in entry:
             if key not in _KEYS_OF_RATINGS[role]:
                 keys = ", ".join(_KEYS_OF_RATINGS[role])
-                raise self._error((*at, key), f"a {role} column has none; it has {keys}")
+                raise self._error((*at, key), f"does not apply to role {role}, which has {keys}")
         name = entry.get("name")
         if not isinstance(name, str):
             raise self._error((*at, "name"), f"expected a text, got {name!r}")
@@ -263,48 +263,48 @@ class _Reader:
             kind = _ID_TYPES[self._one_of((*at, "type"), entry.get("type"), (*_ID_TYPES,))]
         is_any = entry.get("format", "auto") == "auto"
         if is_any and "time_zone" in entry:
-            raise self._error((*at, "time_zone"), "without `format` times are UTC or say their own")
+            raise self._error((*at, "time_zone"), "without `format`, times are UTC or name a zone")
         rule = TimeRule("any") if is_any else self._time_rule(at, entry)
         time = rule if role == "timestamp" else None
         return Column(name=name, role=role, type=kind, time=time)
 
     def _check_columns(self, columns: tuple[Column, ...]) -> None:
-        """Refuses columns that do not go together."""
+        """Refuses columns that contradict each other."""
         names = [name for c in columns for name in (c.name, *(f.name for f in c.derived))]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise self._error(("columns",), f"{', '.join(twice)} occurs more than once")
         if len(columns) > MAX_FIELDS:
-            raise self._error(("columns",), f"more than {MAX_FIELDS} columns, the most")
+            raise self._error(("columns",), f"more than {MAX_FIELDS} columns, the limit")
         for role, alike in (("numerical", ["numerical"]), ("categorical", _CATEGORICAL)):
             count = sum(
                 each.role in alike for column in columns for each in (column, *column.derived)
             )
             if count > MAX_FEATURES:
                 raise self._error(
-                    ("columns",), f"{count} {role} features; {MAX_FEATURES} are the most so far"
+                    ("columns",), f"{count} {role} features; the limit is {MAX_FEATURES} so far"
                 )
         if not any(c.role == "numerical" or c.role in _CATEGORICAL or c.derived for c in columns):
             raise self._error(("columns",), "no column is a feature")
         vocabularies = Counter(column.vocabulary for column in columns)
         for column in columns:
             if column.vocabulary and vocabularies[column.vocabulary] == 1:
-                text = f"{column.name} alone has the vocabulary {column.vocabulary!r}"
+                text = f"only {column.name} has the vocabulary {column.vocabulary!r}"
                 raise self._error(("columns",), text)
         if sum(column.group for column in columns) > 1:
-            raise self._error(("columns",), "several columns are the group; rows have one alone")
+            raise self._error(("columns",), "several columns have `group: true`; keep one")
 
     def _refuse_idle_keys(
         self, columns: tuple[Column, ...], label: str, split: Mapping[str, Any]
     ) -> None:
-        """Refuses keys that change nothing where they stand."""
+        """Refuses keys that would have no effect."""
         entries = self._values["columns"]
         for i, entry in enumerate(entries):
             for key, reason in _idle_keys(entry, label, split):
                 names = _names_of(entry)
                 raise self._error(
                     ("columns", i, key),
-                    f"column {', '.join(names)}: {reason}; it would change nothing, leave it out",
+                    f"column {', '.join(names)}: {reason}; remove it, it would have no effect",
                 )
         numerical = [entry for entry in entries if entry["role"] == "numerical"]
         idle: dict[tuple[str, ...], str] = {}
@@ -312,16 +312,16 @@ class _Reader:
             idle["numbers",] = "no column is numerical"
         if not any(entry.get("transform", "log") == "log" for entry in numerical):
             for key in _OF_TRANSFORM["log"]:
-                idle["defaults", key] = "no column has `transform` log"
+                idle["defaults", key] = "no column has `transform: log`"
         if not any(c.role in _CATEGORICAL or (c.time and c.derived) for c in columns):
-            of_bins = "bins have no limit, and no other feature is categorical"
+            of_bins = "no feature is categorical except bins, which have no limit"
             idle["defaults", "frequency_limit"] = of_bins
             if not any(c.quantiles for c in columns):
-                idle["defaults", "count"] = "no category is counted, and no quantile"
+                idle["defaults", "count"] = "neither categories nor quantiles are counted"
         given: set[tuple[str, ...]] = {(key,) for key in self._values}
         given |= {("defaults", key) for key in self._values.get("defaults", {})}
         for at in sorted(given & idle.keys()):
-            raise self._error(at, f"{idle[at]}; it would change nothing, leave it out")
+            raise self._error(at, f"{idle[at]}; remove it, it would have no effect")
 
     def _columns(
         self, entries: Any, defaults: Mapping[str, Any], missing: tuple[str, ...]
@@ -336,14 +336,15 @@ class _Reader:
             for key in entry:
                 if key not in _KEYS[role]:
                     raise self._error(
-                        (*at, key), f"a {role} column has none; it has {', '.join(_KEYS[role])}"
+                        (*at, key),
+                        f"does not apply to role {role}, which has {', '.join(_KEYS[role])}",
                     )
             known = _TYPES.get(role)
             kind: Any = entry.get("type")
             if known is not None and kind not in known:
                 raise self._error(
                     (*at, "type"),
-                    f"a {role} column is read as one of {', '.join(known)} so far, got {kind!r}",
+                    f"a {role} column must have one of {', '.join(known)} so far, got {kind!r}",
                 )
             buckets = self._integer((*at, "buckets"), entry.get("buckets", 0))
             if not 0 <= buckets <= 2**32:
@@ -384,7 +385,7 @@ class _Reader:
                 )
 
     def _entries(self, entries: list[Any]) -> list[Mapping[str, Any]]:
-        """Returns the columns, with the rules that others of their vocabulary give."""
+        """Returns the columns, with rules filled in from other columns of their vocabulary."""
         own = [self._mapping(("columns", i), values, _COLUMN) for i, values in enumerate(entries)]
         rules: dict[str, dict[str, Any]] = {}
         for i, entry in enumerate(own):
@@ -396,7 +397,7 @@ class _Reader:
                 if shared.setdefault(key, entry[key]) != entry[key]:
                     raise self._error(
                         ("columns", i, key),
-                        f"is {entry[key]!r}, and {shared[key]!r} in another column of vocabulary "
+                        f"is {entry[key]!r}, but {shared[key]!r} in another column of vocabulary "
                         f"{name!r}",
                     )
         return [{**rules[entry.get("vocabulary", "")], **entry} for entry in own]
@@ -415,8 +416,8 @@ class _Reader:
             if key in entry and key not in _OF_TRANSFORM[transform]:
                 raise self._error(
                     (*at, key),
-                    f"`transform` {transform} has none (column {', '.join(_names_of(entry))}); it "
-                    "would change nothing, leave it out",
+                    f"does not apply to `transform: {transform}` (column "
+                    f"{', '.join(_names_of(entry))}); remove it",
                 )
         low, offset, mean, deviation = map(float, values)
         if transform == "log" and not low + offset > 0:
@@ -428,7 +429,7 @@ class _Reader:
         return rule if is_float else AS_IT_IS
 
     def _bins(self, at: tuple[Any, ...], edges: Any) -> tuple[tuple[float, ...] | None, int]:
-        """Returns edges that are given, or the number of bins whose edges are to be found."""
+        """Returns the given edges, or the number of bins whose edges are to be found."""
         match = _QUANTILES.fullmatch(edges) if isinstance(edges, str) else None
         if match is not None and 2 <= int(match[1]) <= MOST_BINS:
             return None, int(match[1])
@@ -437,7 +438,7 @@ class _Reader:
         if not is_numbers or len(edges) > _MAX_TEXTS or not all(map(lt, numbers, numbers[1:])):
             raise self._error(
                 at,
-                f"expected a list of up to {_MAX_TEXTS} numbers that ascend, or quantiles:N with N "
+                f"expected a list of up to {_MAX_TEXTS} ascending numbers, or quantiles:N with N "
                 f"from 2 to {MOST_BINS}, got {edges!r}",
             )
         return numbers or None, 0
@@ -448,7 +449,7 @@ class _Reader:
             raise self._error(
                 (*at, "time_zone"),
                 f'expected UTC or a fixed offset such as "+01:00", got {entry["time_zone"]!r}; '
-                "rules of other zones differ between libraries",
+                "libraries disagree on the rules of other zones",
             )
         features = entry.get("features", [])
         if not isinstance(features, list) or any(f not in TIME_FEATURES for f in features):
@@ -474,8 +475,8 @@ class _Reader:
             if not isinstance(one, str) or not _ONE_CHARACTER.fullmatch(one) or one in taken:
                 raise self._error(
                     (*at, key),
-                    "expected one character of ASCII, none of numbers and neither the delimiter, "
-                    f"the quote nor another separator, got {one!r}",
+                    "expected one ASCII character that is not part of numbers and not the "
+                    f"delimiter, the quote or another separator, got {one!r}",
                 )
             taken.append(one)
         keep = self._one_of((*at, "keep"), entry.get("keep", "last"), ("last", "first"))
@@ -487,21 +488,21 @@ class _Reader:
     ) -> tuple[Column, ...]:
         labels = [column.name for column in columns if column.role == "label"]
         if not isinstance(label, str) or not label:
-            raise self._error(("label",), "expected the label's column, as `{column: click}`")
-        if not labels and label in (column.name for column in columns):  # as a draft may have it
+            raise self._error(("label",), "expected the label's column, as in `{column: click}`")
+        if not labels and label in (column.name for column in columns):  # drafts may do this
             own = Column(name=label, role="label")
             return tuple(own if column.name == label else column for column in columns)
         if header and not labels:
             return (Column(name=label, role="label"), *columns)
         if labels and labels != [label]:
             raise self._error(
-                ("label", "column"), f"{label!r}: of `columns` the label is {', '.join(labels)}"
+                ("label", "column"), f"{label!r}: but `columns` has the label {', '.join(labels)}"
             )
         if not labels:
             raise self._error(
                 ("label", "column"),
-                f"{label!r}: without a header the list of columns has one entry of `role: label`, "
-                "where the label stands in a row",
+                f"{label!r}: a file without a header needs one entry with `role: label` in the "
+                "list of columns, at the label's position in a row",
             )
         return columns
 
@@ -509,7 +510,7 @@ class _Reader:
         """Returns the settings of the split."""
         if not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in SPLIT_KINDS:
             raise self._error(
-                ("split",), f"expected one of {', '.join(SPLIT_KINDS)}, got {value!r}"
+                ("split",), f"expected exactly one of {', '.join(SPLIT_KINDS)}, got {value!r}"
             )
         ((kind, given),) = value.items()
         at = ("split", kind)
@@ -518,7 +519,7 @@ class _Reader:
             files = [named.get(split, []) for split in _SPLITS]
             lists = tuple(tuple(f) if isinstance(f, list) else (f,) for f in files)
             if not all(isinstance(f, str) for names in lists for f in names) or not lists[0]:
-                raise self._error(at, "expected the file names of train, validation and test")
+                raise self._error(at, "expected the file names for train, validation and test")
             return {"split": kind, "values": lists}
         if kind == "time":
             return self._time_split(at, given, columns)
@@ -538,7 +539,7 @@ class _Reader:
         if name not in [*times] or (len(times) > 1 and "column" not in named):
             raise self._error(
                 at,
-                f"column must be one of the timestamps, {', '.join(times) or 'of which is none'}",
+                f"column must be a timestamp column; the schema has {', '.join(times) or 'none'}",
             )
         rule = TimeRule("iso8601", times[name].zone_minutes)
         validation, test = (
@@ -547,7 +548,7 @@ class _Reader:
         if validation is None or test is None or validation >= test:
             raise self._error(
                 at,
-                "expected the first times of validation and test, the earlier one first, as "
+                "expected the first time of validation, then a later one of test, such as "
                 f'{{validation: "2026-03-01", test: "2026-03-02T12:00"}}, got {given}',
             )
         return {"split": "time", "values": (validation, test), "split_column": name}
@@ -558,12 +559,12 @@ class _Reader:
         named = self._mapping(at, given, _RANDOM_SPLIT)
         values = self._three(at, named.get("fractions"), (int, float))
         if any(not 0 <= value <= 1 for value in values) or abs(sum(values) - 1) > 1e-6:
-            raise self._error((*at, "fractions"), f"must be from 0 and add up to 1, got {values}")
+            raise self._error((*at, "fractions"), f"must lie in [0, 1] and sum to 1, got {values}")
         by = named.get("by", "row")
         if by != "row" and by not in (c.name for c in columns if c.role != "label"):
             raise self._error(
                 (*at, "by"),
-                f"expected the name of a column, not the label, or row for none, got {by!r}",
+                f"expected the name of a column other than the label, or row, got {by!r}",
             )
         seed = self._integer((*at, "seed"), named.get("seed", 0))
         if not 0 <= seed < 2**64:
@@ -581,7 +582,7 @@ class _Reader:
         return tuple(given)
 
     def _common(self, defaults: Mapping[str, Any], key: str, default: int) -> int:
-        """Returns the value that all columns of integers have."""
+        """Returns the value of a key that all integer columns share."""
         own = {
             self._integer(("columns", i, key), entry.get(key, defaults.get(key, default)))
             for i, entry in enumerate(self._values["columns"])
@@ -589,7 +590,7 @@ class _Reader:
         }
         if len(own) > 1:
             raise self._error(
-                ("columns",), f"all columns of integers have the same `{key}` so far, got {own}"
+                ("columns",), f"all integer columns must have the same `{key}` so far, got {own}"
             )
         return own.pop() if own else default
 
@@ -598,7 +599,7 @@ class _Reader:
             raise self._error(at, f"expected `key: value` with {', '.join(keys)}, got {value!r}")
         for key in value:
             if key not in keys:
-                raise self._error((*at, key), f"is none of {', '.join(keys)}")
+                raise self._error((*at, key), f"unknown key; expected one of {', '.join(keys)}")
         return value
 
     def _one_of(self, at: tuple[Any, ...], value: Any, choices: tuple[Any, ...]) -> Any:
@@ -608,11 +609,11 @@ class _Reader:
         return value
 
     def _texts(self, at: tuple[Any, ...], value: Any) -> tuple[str, ...]:
-        """Returns texts, as YAML quotes them: 1 without quotes is a number."""
+        """Returns a list of texts; they must be quoted, since YAML reads a bare 1 as a number."""
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise self._error(at, f'expected a list of quoted texts, as ["-1", "n/a"], got {value}')
+            raise self._error(at, f'expected a list of quoted texts: ["-1", "n/a"], got {value}')
         if len(value) > _MAX_TEXTS or any(len(text.encode()) > _MAX_TEXTS for text in value):
-            raise self._error(at, f"{_MAX_TEXTS} texts of {_MAX_TEXTS} bytes are the most")
+            raise self._error(at, f"at most {_MAX_TEXTS} texts of {_MAX_TEXTS} bytes are allowed")
         return tuple(value)
 
     def _integer(self, at: tuple[Any, ...], value: Any) -> int:
@@ -627,7 +628,7 @@ class _Reader:
 
 
 def _rows_of(dialect: tuple[str, str, bool], columns: tuple[Column, ...]) -> RowFormat:
-    """Returns fields that are no features."""
+    """Returns a row format whose fields are not features."""
     delimiter, quote, header = dialect
     return RowFormat(
         delimiter=delimiter.encode(),
@@ -641,20 +642,18 @@ def _rows_of(dialect: tuple[str, str, bool], columns: tuple[Column, ...]) -> Row
 def _idle_keys(
     entry: Mapping[str, Any], label: str, split: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yields keys of a column that change nothing, and why."""
+    """Yields the keys of a column that would have no effect, and why."""
     names = [each for name in _names_of(entry) for each in _spelled_out(name)]
     role, splits = entry["role"], split.get("split_column") in names
     if label in names and role != "label":
-        yield from (
-            (key, "it is the label, which has none") for key in entry if key not in _DRAFTED
-        )
+        yield from ((key, "does not apply to the label") for key in entry if key not in _DRAFTED)
     elif role == "ignored" and "missing" in entry:
         if not (entry.get("group") or splits or split["split"] == "random"):
-            yield "missing", "without a random split nothing of an ignored column is read"
+            yield "missing", "an ignored column is read only for a random split"
     elif role == "timestamp" and not entry.get("features"):
-        yield from ((key, "without `features` it has none") for key in _OF_FEATURES if key in entry)
+        yield from ((key, "applies only with `features`") for key in _OF_FEATURES if key in entry)
         if "time_zone" in entry and not splits:
-            yield "time_zone", "without `features` it has none, unless its times split the rows"
+            yield "time_zone", "applies only with `features`, or if these times split the rows"
 
 
 def _names_of(entry: Mapping[str, Any]) -> list[str]:
@@ -667,7 +666,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _spelled_out(name: str) -> Iterator[str]:
-    """Yields the names that `C{1..26}` stands for."""
+    """Yields the names that a pattern such as `C{1..26}` stands for."""
     match = _RANGE.fullmatch(name)
     if match is None:
         yield name

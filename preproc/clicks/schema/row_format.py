@@ -23,17 +23,17 @@ FIELD_TYPES: tuple[FieldType, ...] = get_args(FieldType)
 
 KeyType = Literal["uint32", "int64", "text"]
 KEY_TYPES: tuple[KeyType, ...] = get_args(KeyType)
-"""What the categories of a column are, in the order of the kernel's numbers."""
+"""Types of a column's categories, in the order of their numbers in the kernel."""
 
 NUM_NUMERICAL = 13
 NUM_CATEGORICAL = 26
-"""Of Criteo's logs."""
+"""Categorical features of Criteo's logs."""
 
 MAX_FIELDS = 1000
-"""Of a row: their ends are kept for a batch of rows."""
+"""The most fields of a row; the kernel keeps the ends of all fields for a batch of rows."""
 
 MAX_FEATURES = 256
-"""Numerical features, and categorical ones, of a row."""
+"""The most numerical features of a row, and likewise the most categorical ones."""
 
 
 Transform = Literal["standardise", "log", "signed_log"]
@@ -44,9 +44,10 @@ TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
 class NumberRule(NamedTuple):
     """Transform of decimal numbers.
 
-    `log` is ln(max(x, minimum) + offset), where a missing x is 0; `standardise` is
-    z = (x - mean) / deviation, where it is the mean, within the range of float32; `signed_log` is
-    ln(|z| + 1) with the sign of z.
+    - `log`: ln(max(x, minimum) + offset); a missing x is 0.
+    - `standardise`: z = (x - mean) / deviation, within the range of float32; a missing x is the
+      mean.
+    - `signed_log`: ln(|z| + 1) with the sign of z.
     """
 
     transform: Transform = "standardise"
@@ -59,21 +60,21 @@ class NumberRule(NamedTuple):
 AS_IT_IS = NumberRule()
 
 Edges = Mapping[str, tuple[float, ...]]
-"""Edges of bins that were found, by the name of their column."""
+"""Bin edges that were found, by column name."""
 
 BLANKS = b" \t"
-"""Around an element of a list, or its weight, they do not count."""
+"""Characters that are ignored around an element of a list, or around its weight."""
 
 
 class ListRule(NamedTuple):
-    """The way in which the lists of a column are read.
+    """How the lists of a column are read.
 
     Attributes:
-        separator: one character of Latin-1 between two elements.
-        weight_separator: one before the weight of each element; empty for none.
-        max_length: elements that are kept of a longer list.
-        keep: which of them, the `last` or the `first`.
-        pooling: vectors of a list are summed, or averaged.
+        separator: one Latin-1 character between two elements.
+        weight_separator: one character before the weight of each element; empty without weights.
+        max_length: number of elements to keep of a longer list.
+        keep: keep the `last` or the `first` elements.
+        pooling: sum or average the vectors of a list.
     """
 
     separator: str
@@ -88,10 +89,10 @@ class SplitRule(NamedTuple):
 
     Attributes:
         kind: `time` or `random`.
-        field: whose time, or hash, it is; None: the hash of the row.
-        seed: of the hash.
-        cuts: the least values of validation and test rows.
-        counts_train: categories are counted in training rows alone.
+        field: index of the field whose time or hash decides; None: the hash of the row.
+        seed: seed of the hash.
+        cuts: the least values of validation and of test rows.
+        counts_train: categories are counted only in training rows.
     """
 
     kind: Literal["time", "random"]
@@ -106,24 +107,23 @@ class Column:
     """A column of the file.
 
     Attributes:
-        name: as the header has it.
-        role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`; of
-            ratings `user`, `item`, `rating`, `timestamp` or `ignored`, of titles `item`, `title` or
+        name: name in the header.
+        role: `label`, `numerical`, `categorical`, `categorical_list`, `timestamp` or `ignored`; in
+            ratings `user`, `item`, `rating`, `timestamp` or `ignored`; in titles `item`, `title` or
             `ignored`.
         frequency_limit: a category seen fewer times gets id 0.
-        max_ids: so many of the most frequent categories get an id; 0: all.
+        max_ids: only this many of the most frequent categories get an id; 0: no limit.
         type: how features are read.
         rule: transform of decimal numbers.
-        buckets: hashes of categories are taken modulo this; 0 keeps them.
-        missing: texts that mean that a field is missing, besides an empty one.
-        time: how the times of a timestamp are read.
-        list: how lists are read and pooled.
-        group: rows of the same value are a group, for GAUC.
-        vocabulary: columns that name the same one share ids; empty for its own.
-        bins: ascending edges; the number of those up to a number is a categorical feature too.
-            None for no such feature, or before the edges are found.
-        quantiles: the edges are found in the rows that are counted, of so many bins; 0: they are
-            given.
+        buckets: hashes of categories are taken modulo this; 0 keeps the categories.
+        missing: texts that stand for a missing value, besides an empty field.
+        time: how a timestamp is read; None for other roles.
+        list: how lists are read and pooled; None for other roles.
+        group: rows with the same value form a group, for GAUC.
+        vocabulary: columns with the same vocabulary share ids; empty: the column has its own.
+        bins: ascending edges; how many of them are <= the number is also a categorical feature.
+            None without bins, or before the edges are found.
+        quantiles: number of bins whose edges are found in the counted rows; 0: edges are given.
     """
 
     name: str
@@ -143,17 +143,17 @@ class Column:
 
     @property
     def has_bins(self) -> bool:
-        """Whether a number has bins, found or not."""
+        """Whether the number has bins, even if their edges are not found yet."""
         return self.bins is not None or self.lacks_edges
 
     @property
     def lacks_edges(self) -> bool:
-        """Whether the edges of its bins are to be found."""
+        """Whether the edges of its bins are still to be found."""
         return self.quantiles > 0 and self.bins is None
 
     @property
     def derived(self) -> tuple["Column", ...]:
-        """The categorical features of a timestamp, or of a number with bins."""
+        """The categorical features derived from a timestamp, or from a number with bins."""
         if self.has_bins:
             return (Column(name=f"{self.name}_bin", role="categorical"),)
         return tuple(
@@ -169,7 +169,7 @@ class Column:
 
     @property
     def key_type(self) -> KeyType:
-        """Type of the categories of the column."""
+        """Type of the column's categories."""
         if self.type == "hex" or self.buckets:
             return "uint32"
         return "text" if self.type == "string" else "int64"
@@ -180,18 +180,18 @@ class RowFormat:
     """Fields of the rows of a file.
 
     Attributes:
-        delimiter: one byte or two between two fields.
-        quote: one byte around fields that may hold delimiters; empty for none.
-        is_table: fields are cells of a table, see preproc.files.raw.tables; the quote escapes them.
-        is_json: rows are objects with the names of the columns as keys; nothing delimits them.
-        columns: of the fields, in their order.
-        numbers: of each field, that of its first feature among those of the role; 0 without one.
-        bin_numbers: of each field with bins, the number of their categorical feature.
-        split: how each row is given to a split; None if its number decides.
-        group_field: number of the field whose hash is the group of a row.
+        delimiter: one or two bytes between two fields.
+        quote: one byte around fields that may hold delimiters; empty without quotes.
+        is_table: fields are cells of a table (see preproc.files.raw.tables); `quote` escapes them.
+        is_json: rows are objects whose keys are the names of the columns; there is no delimiter.
+        columns: columns of the fields, in field order.
+        numbers: for each field, the index of its first feature within its role; 0 without one.
+        bin_numbers: for each field with bins, the index of their categorical feature.
+        split: how each row is assigned to a split; None if the row number decides.
+        group_field: index of the field whose hash is the group of a row; None without groups.
         positive: labels of a click.
-        negative: labels of none; None for all others.
-        has_header: the first line is none of the rows.
+        negative: labels of rows without a click; None: all other labels.
+        has_header: the first line is a header, not a row.
     """
 
     delimiter: bytes
@@ -209,7 +209,7 @@ class RowFormat:
 
     @property
     def is_text(self) -> bool:
-        """Whether fields stand between delimiters."""
+        """Whether delimiters separate the fields."""
         return not self.is_table and not self.is_json
 
     def as_table(self) -> "RowFormat":
@@ -229,11 +229,11 @@ class RowFormat:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the fields that are used."""
+        """Names of the used fields."""
         return tuple(column.name for column in self.columns if column.role != "ignored")
 
     def count(self, role: Role) -> int:
-        """Counts the features of a role, derived ones too."""
+        """Counts the features of a role, including derived ones."""
         features = (each for c in self.columns for each in (c, *c.derived))
         return sum(feature.role == role for feature in features)
 
@@ -244,17 +244,17 @@ class RowFormat:
 
     @property
     def shortest_row_bytes(self) -> int:
-        """Bytes of a row whose features are all missing."""
+        """Bytes of a row in which all features are missing."""
         return len(b"{}\n") if self.is_json else len(self.columns) + self.count("label")
 
     @property
     def blank(self) -> bytes:
-        """Bytes of which lines at the end of a file are no rows; one field may be missing."""
+        """Lines of only these bytes at the end of a file are no rows; empty if they may be rows."""
         return LINE_ENDS if len(self.columns) > 1 or self.is_json else b""
 
     @property
     def description(self) -> str:
-        """Name of such a file, for messages."""
+        """Description of such a file, for messages."""
         if self.is_criteo:
             return "a Criteo log (40 tab-separated fields per line)"
         return f"a log of {len(self.columns)} fields per line"
@@ -265,19 +265,19 @@ class RowFormat:
         return split is not None and split.kind == "time" and split.field == number
 
     def with_edges(self, edges: Edges) -> "RowFormat":
-        """Returns the fields with the edges that were found."""
+        """Returns the format with the bin edges that were found."""
         return dataclasses.replace(self, columns=with_edges(self.columns, edges))
 
     @property
     def separators(self) -> dict[str, str | None]:
-        """By the keys of objects: see `cells_of_object`."""
+        """Separators of lists by the keys of objects; see `cells_of_object`."""
         of_lists = {c.name: c.list.separator if c.list else "" for c in self.columns}
         return of_lists | {c.name: None for c in self.columns if c.role == "ignored"}
 
     def fields(self, row: bytes) -> list[bytes] | None:
         """Returns the fields of a row, missing ones empty.
 
-        None if its quotes are wrong, or it is no object of JSON.
+        None if its quotes are wrong, or if it is not a JSON object.
         """
         if self.is_json:
             try:
@@ -304,8 +304,8 @@ class RowFormat:
 def split_fields(row: bytes, delimiter: bytes, quote: bytes) -> list[bytes] | None:
     """Returns the fields of a row without their quotes.
 
-    A field is in quotes if it begins with one; those in it are doubled. None if one that begins
-    so is not closed before a delimiter or the end.
+    A field that begins with a quote is quoted; quotes inside it are doubled. None if a quoted field
+    is not closed before a delimiter or the end.
     """
     if not quote or quote not in row:
         return row.split(delimiter)
@@ -329,7 +329,7 @@ def split_fields(row: bytes, delimiter: bytes, quote: bytes) -> list[bytes] | No
 
 
 def with_edges(columns: Sequence[Column], edges: Edges) -> tuple[Column, ...]:
-    """Returns columns with the edges that were found."""
+    """Returns columns with the bin edges that were found."""
     return tuple(
         dataclasses.replace(column, bins=edges[column.name]) if column.name in edges else column
         for column in columns
@@ -344,7 +344,7 @@ CRITEO_COLUMNS = (
 
 
 def criteo_format(*, unlabelled: bool = False) -> RowFormat:
-    """Returns the fields of Criteo's logs, whose rows may lack the label."""
+    """Returns the fields of Criteo's logs, with or without the label."""
     numbers = (0, *range(NUM_NUMERICAL), *range(NUM_CATEGORICAL))
     first = int(unlabelled)
     return RowFormat(delimiter=b"\t", columns=CRITEO_COLUMNS[first:], numbers=numbers[first:])

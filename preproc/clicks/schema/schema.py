@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schemas of click logs: columns of a file, and their meaning.
 
-docs/own_clicks.md describes the keys. Names are those of the field where it has some: `dialect` and
-`missing` of Frictionless, roles and types of RePlay and FuxiCTR.
+docs/own_clicks.md describes the keys. Names follow existing tools: `dialect` and `missing` come
+from Frictionless, roles and types from RePlay and FuxiCTR.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from recsys.data.feature_spec import FeatureSpec
 
 _WITHOUT_LABEL = (
-    "rows without a label are read by `unlabelled` and the `dictionaries` of a dataset; else "
+    "to read rows without a label, give `unlabelled` and the `dictionaries` of a dataset; else "
 )
 
 SplitKind = Literal["files", "rows", "fractions", "time", "random"]
@@ -42,8 +42,8 @@ SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
 SHUFFLED: frozenset[SplitKind] = frozenset({"fractions", "random"})
 """Splits whose training rows are shuffled unless `shuffle_seed` says otherwise.
 
-They say nothing of the order of the rows, which may be that of the label. Splits by time, rows and
-files keep an order that the user has chosen.
+These splits say nothing about the order of the rows, which may be sorted by label. Splits by time,
+rows and files keep an order that the user chose.
 """
 
 
@@ -52,11 +52,11 @@ class RatingsSchema:
     """The schema of a file of ratings, or of titles of items.
 
     Attributes:
-        name: of the format; of titles that of the file, beside the ratings.
-        rows: fields of a row, in the order of the file.
-        has_any_ids: ids are whole numbers or texts, as the first rows have them.
-        titles: those of the items; None without.
-        encoding: of a text that is no UTF-8; ratings have no other.
+        name: name of the format; for titles, name of the file next to the ratings.
+        rows: fields of a row, in file order.
+        has_any_ids: ids are whole numbers or texts, depending on the first rows.
+        titles: schema of the item titles; None without titles.
+        encoding: encoding of a text that is not UTF-8; only titles may set it.
     """
 
     name: str
@@ -71,22 +71,22 @@ class Schema:
     """A schema with all defaults filled in.
 
     Attributes:
-        delimiter: one character or two between two fields.
-        quote: one around fields that may hold delimiters; empty for none.
+        delimiter: one or two characters between two fields.
+        quote: one character around fields that may hold delimiters; empty without quotes.
         header: files begin with the names of their columns, in any order.
         positive: labels of a click.
-        negative: labels of none; None for all others.
-        columns: without a header in the order of the file; features in that of their tables.
+        negative: labels of rows without a click; None: all other labels.
+        columns: in file order if there is no header; the order of features is that of their tables.
         numbers: dtype of the numerical features in split binary.
-        min: smaller raw numbers are raised to this one first.
+        min: smaller raw numbers are raised to this first.
         offset: added before the natural logarithm.
         count: rows whose categories are counted.
         split: how rows become training, validation and test rows.
-        values: of each split: files, rows or a fraction; of `time` the least times of validation
+        values: files, rows or fraction of each split; for `time`, the least times of validation
             and test rows, in milliseconds since 1970 UTC.
-        split_column: of `time` the timestamp, of `random` the column whose rows stay together;
-            empty: equal rows do.
-        seed: of a `random` split.
+        split_column: for `time`, the timestamp; for `random`, the column whose equal values keep
+            rows together, or empty to keep only equal rows together.
+        seed: seed of a `random` split.
     """
 
     delimiter: str
@@ -136,12 +136,12 @@ class Schema:
 
     @property
     def with_dictionaries(self) -> tuple[Column, ...]:
-        """The columns with tables in the order of these, lists last."""
+        """The columns that have embedding tables, in table order; lists come last."""
         return self.named("categorical") + self.named("categorical_list")
 
     @property
     def vocabularies(self) -> tuple[tuple[int, ...], ...]:
-        """Columns with tables, by number, that each column's ids are counted over."""
+        """For each column with a table, the columns (by index) over which its ids are counted."""
         columns = self.with_dictionaries
         return tuple(
             tuple(
@@ -154,7 +154,7 @@ class Schema:
 
     @property
     def named_files(self) -> tuple[str, ...]:
-        """Files of the splits, in their order; none where files do not make the splits."""
+        """Files of the splits, in order; empty if the split is not by files."""
         values: Any = self.values
         return tuple(itertools.chain(*values)) if self.split == "files" else ()
 
@@ -190,11 +190,11 @@ class Schema:
 
         Args:
             path: the file, for messages.
-            first_line: without its line end.
-            unlabelled: a header may lack the label, which is not read; other rows lack it.
+            first_line: the file's first line, without its line end.
+            unlabelled: the label is not read; a header may lack it, and files without a header do.
 
         Raises:
-            PreprocError: the header lacks a column of the schema, or has one more.
+            PreprocError: the header lacks a column of the schema, or has an extra one.
         """
         columns = list(self.columns)
         if unlabelled:
@@ -227,12 +227,12 @@ class Schema:
             if unknown or lacking:
                 problems = [
                     *([f"lacks {', '.join(map(repr, lacking))}"] if lacking else ()),
-                    *([f"has {', '.join(map(repr, unknown))} besides"] if unknown else ()),
+                    *([f"has extra {', '.join(map(repr, unknown))}"] if unknown else ()),
                 ]
                 raise PreprocError(
                     f"{path}: the header {' and '.join(problems)}; "
-                    f"{_WITHOUT_LABEL if lacking == [label] else ''}correct the schema, where a "
-                    "column without use is declared with `role: ignored`, or its delimiter, "
+                    f"{_WITHOUT_LABEL if lacking == [label] else ''}correct the schema (give "
+                    "columns that you do not need `role: ignored`) or its delimiter, "
                     f"{self.delimiter!r}",
                     path=path,
                 )
@@ -242,11 +242,11 @@ class Schema:
     def table_format(
         self, path: Path, types: Mapping[str, "pa.DataType"], *, unlabelled: bool = False
     ) -> tuple[RowFormat, tuple[TableColumn, ...]]:
-        """Returns the columns of a table that are used, as fields of rows, and how they are read.
+        """Returns the used columns of a table as fields of rows, and how to read them.
 
         Args:
             path: the table, for messages.
-            types: its columns; no other than those that are used matters.
+            types: types of its columns, by name; unused columns are ignored.
             unlabelled: the label is not used.
 
         Raises:
@@ -268,11 +268,11 @@ class Schema:
     def object_format(
         self, path: Path, keys: Collection[str], *, unlabelled: bool = False
     ) -> RowFormat:
-        """Returns the columns that are used, as keys of objects.
+        """Returns the used columns as keys of objects.
 
         Args:
             path: the file of JSON lines, for messages.
-            keys: those of its first objects.
+            keys: keys of the file's first objects.
             unlabelled: the label is not used.
 
         Raises:
@@ -289,12 +289,12 @@ class Schema:
         *,
         unlabelled: bool,
     ) -> list[Column]:
-        """Returns the columns of a table, or keys of objects, that are used.
+        """Returns the used columns of a table, or keys of objects.
 
-        Those of `tell_apart` are part of the hash of a row.
+        The columns in `tell_apart` are part of the hash of a row.
 
         Raises:
-            PreprocError: one is not among the names.
+            PreprocError: a used column is not among the names.
         """
         used = [
             column
@@ -314,7 +314,7 @@ class Schema:
         return used
 
     def _truths(self, column: Column) -> tuple[str, str]:
-        """Returns the texts of false and true, of a label those that it knows."""
+        """Returns the texts for false and true; for a label, texts that the schema knows."""
         pairs = [("false", "true"), ("0", "1"), ("False", "True"), ("FALSE", "TRUE")]
         if column.role != "label":
             return pairs[_is_number(column)]
@@ -322,7 +322,7 @@ class Schema:
         return next((pair for pair in pairs if known.intersection(pair)), pairs[0])
 
     def _rows_of(self, columns: list[Column], *, has_header: bool) -> RowFormat:
-        """Returns the fields of rows of a file, with their splits and groups."""
+        """Returns the format of a file's rows, with their splits and groups."""
         row_format = self._format_of(columns, has_header=has_header)
         names = list(row_format.names)
         groups = [number for number, column in enumerate(columns) if column.group]
@@ -345,7 +345,7 @@ class Schema:
 
     @property
     def cuts(self) -> tuple[int, int]:
-        """The least values of validation and test rows."""
+        """The least values of validation and of test rows."""
         values: Any = self.values
         if self.split == "time":
             return values[0], values[1]
@@ -354,15 +354,15 @@ class Schema:
 
     @property
     def lacking_edges(self) -> tuple[Column, ...]:
-        """Columns of numbers whose edges are to be found."""
+        """Numerical columns whose bin edges are still to be found."""
         return tuple(column for column in self.columns if column.lacks_edges)
 
     def with_edges(self, edges: Edges) -> "Schema":
-        """Returns the schema with the edges that were found."""
+        """Returns the schema with the bin edges that were found."""
         return dataclasses.replace(self, columns=with_edges(self.columns, edges))
 
     def without_idle_times(self) -> "Schema":
-        """Ignores timestamps that have no features: they split alone."""
+        """Returns the schema with timestamps ignored that only split and have no features."""
         columns = (
             dataclasses.replace(column, role="ignored", time=None)
             if column.role == "timestamp" and not column.derived
@@ -373,7 +373,7 @@ class Schema:
 
     @property
     def line_format(self) -> RowFormat:
-        """The fields of a served line: all columns but the label."""
+        """The fields of a served line: all columns except the label."""
         columns = [c for c in self.without_idle_times().columns if c.role != "label"]
         return self._format_of(columns, has_header=False)
 
@@ -407,7 +407,7 @@ def _tells_rows_apart(column: Column, types: Mapping[str, "pa.DataType"]) -> boo
 
 
 def _of_table(column: Column, kind: "pa.DataType") -> Column:
-    """Returns a column as texts of the cells of a table have it."""
+    """Returns a column adapted to the text that the cells of a table become."""
     if column.list is not None and tables.is_list(kind):
         return dataclasses.replace(column, list=column.list._replace(separator=tables.ELEMENT_END))
     if column.time is not None and tables.is_time(kind):
@@ -422,14 +422,14 @@ def _is_number(column: Column) -> bool:
 
 
 def _number_rule(transform: Any, *numbers: float) -> NumberRule:
-    """Returns a recorded transform; earlier manifests say whether it is the logarithm."""
+    """Returns a recorded transform; in older manifests it is a bool, True for the logarithm."""
     if isinstance(transform, bool):
         transform = "log" if transform else "standardise"
     return NumberRule(transform, *numbers)
 
 
 def _bins(column: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """Returns recorded edges; in earlier manifests none stand for no bins."""
+    """Returns recorded bin edges; in older manifests an empty list means no bins."""
     bins = column.get("bins")
     return tuple(bins) if bins or (bins is not None and column.get("quantiles")) else None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of a log, and their features.
 
-A time is a number of milliseconds since 1970 UTC; zones are UTC or a fixed offset, since rules of
-other zones differ between libraries and hosts.
+A time is a number of milliseconds since 1970 UTC. Zones are UTC or a fixed offset, because the
+rules of other zones differ between libraries and hosts.
 """
 
 import datetime
@@ -28,16 +28,16 @@ _ISO = re.compile(
 _DIRECTIVES = {"Y": rb"(?P<Y>\d{4})", "p": rb"(?P<p>[aApP][mM])"} | {
     name: rb"(?P<%b>\d{1,2}+)" % name.encode() for name in "ymdHIMS"
 }
-"""Of two digits the first may lack, as in strptime; a reader takes both where there are two."""
+"""The first of two digits may be missing, as in strptime; if there are two, both are read."""
 
 
 class TimeRule(NamedTuple):
-    """The way in which the times of a column are read.
+    """How the times of a column are read.
 
     Attributes:
         format: a name of `NAMED_FORMATS`, or text with %Y, %y, %m, %d, %H, %I, %p, %M, %S.
-        zone_minutes: east of UTC, of times that do not say it and of the features.
-        features: what of a time are features.
+        zone_minutes: minutes east of UTC, for times without a zone and for the features.
+        features: features to derive from a time.
     """
 
     format: str
@@ -45,7 +45,7 @@ class TimeRule(NamedTuple):
     features: tuple[TimeFeature, ...] = ()
 
     def problem(self) -> str:
-        """Returns the fault of the format, empty without one."""
+        """Returns what is wrong with the format; empty if it is valid."""
         if self.format in NAMED_FORMATS:
             return ""
         directives = re.findall("%(.?)", self.format, re.DOTALL)
@@ -54,22 +54,19 @@ class TimeRule(NamedTuple):
             allowed = ", ".join(f"%{name}" for name in _DIRECTIVES)
             return f"expected {', '.join(NAMED_FORMATS)} or text with {allowed}"
         if len(set(directives)) < len(directives) or {"Y", "y"} <= set(directives):
-            return "says the same twice"
+            return "has a directive twice"
         if ("I" in directives) != ("p" in directives) or {"H", "I"} <= set(directives):
-            return "has %I and %p together, in place of %H"
+            return "must have %I and %p together, instead of %H"
         if not {"m", "d"} <= set(directives) or not {"Y", "y"} & set(directives):
             return "needs year, month and day"
         if not self.format.isascii() or not self.format.isprintable():
-            return "may have printable ASCII alone"
+            return "may have only printable ASCII"
         if len(self.format) > MAX_FORMAT_BYTES:
-            return f"may have {MAX_FORMAT_BYTES} characters at most"
+            return f"may have at most {MAX_FORMAT_BYTES} characters"
         return ""
 
     def milliseconds(self, field: bytes) -> int | None:
-        """Returns the time of a field, else None.
-
-        Times are from 1970 to 2199.
-        """
+        """Returns the time of a field; None unless it is a time from 1970 to 2199."""
         if self.format in _UNITS:
             time = _read_unix(field, _UNITS[self.format])
         else:
@@ -77,7 +74,7 @@ class TimeRule(NamedTuple):
         return time if time is not None and 0 <= time < END_OF_TIMES else None
 
     def text(self, milliseconds: int) -> str:
-        """Returns a whole second as a field of the column."""
+        """Returns the text of a whole second in the column's format."""
         if self.format in _UNITS:
             return str(milliseconds // 1000 * _UNITS[self.format])
         form = "%Y-%m-%dT%H:%M:%S" if self.format == "iso8601" else self.format
@@ -90,7 +87,7 @@ class TimeRule(NamedTuple):
             return None
         texts = {name: text for name, text in match.groupdict().items() if text is not None}
         year = int(texts.get("Y", b"0"))
-        if "y" in texts:  # as POSIX has it
+        if "y" in texts:  # the century that POSIX defines
             year = int(texts["y"]) + (2000 if int(texts["y"]) < 69 else 1900)
         if "p" in texts:
             if not 1 <= int(texts["I"]) <= 12:
@@ -119,7 +116,7 @@ class TimeRule(NamedTuple):
     def categories(self, time: int) -> tuple[int, ...]:
         """Returns the features of a time.
 
-        They are the hour, the weekday from Monday at 0, and 1 on Saturday and Sunday.
+        They are the hour, the weekday (0 is Monday), and 1 on Saturday and Sunday.
         """
         local = time + 60_000 * self.zone_minutes
         weekday = (local // 86_400_000 + 3) % 7
@@ -147,7 +144,7 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 
 
 def read_iso_time(text: bytes) -> int | None:
-    """Returns milliseconds since 1970 UTC of a time of any year in ISO 8601, else None."""
+    """Returns the milliseconds since 1970 UTC of an ISO 8601 time of any year, else None."""
     return TimeRule("iso8601")._read_civil(text)
 
 

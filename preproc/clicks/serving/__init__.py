@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw rows of a request, read by the rules of a dataset."""
+"""Reads raw rows of a request by the rules of a dataset."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the rules and dictionaries of a dataset as one file.
 
-A server transforms raw rows by it; all its processes map the same file. Its integers are little
+A server transforms raw rows with it; all its processes map the same file. Integers are little
 endian:
 
     magic CLICKSF7, then uint64: bytes of the file
@@ -17,11 +17,11 @@ endian:
     keys             of texts and 64-bit integers: as in the dictionary, in the order of their ids
     ends             [categories] uint64, of texts: the end of each
 
-A category is found by its hash of 64 bits: the first b are its bucket, the next its remainder.
-Entries are in the order of their hashes, 4 to 8 in a bucket. Of a category of 32 bits the hash is a
-bijective one, followed by zeros, and the remainder has all that the bucket lacks, so that none are
-taken for another; it takes at most 8 bytes. Of other keys the hash is their XXH64, and the keys
-themselves are compared; they take up to 16 bytes beside their own.
+A category is found by its 64-bit hash: the first b bits are its bucket, the next its remainder.
+Entries are ordered by hash, 4 to 8 in a bucket. The hash of a 32-bit category is bijective and
+followed by zeros. Its remainder has all the bits that the bucket lacks, so no category is mistaken
+for another; an entry takes at most 8 bytes. The hash of other keys is their XXH64, and the keys
+themselves are compared; they take up to 16 bytes in addition to the key.
 """
 
 import dataclasses
@@ -52,11 +52,12 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
     Args:
         dataset: a dataset that preproc.clicks made, with its dictionaries.
         path: the file to write.
-        numbers: type of the numbers in Criteo's datasets of the type that the model was trained on;
-            those of a schema have its own.
+        numbers: type of the numbers that a model of a Criteo dataset was trained on; ignored for a
+            schema, which sets its own.
 
     Raises:
-        PreprocError: the dataset is none of preproc.clicks, or a dictionary is missing or damaged.
+        PreprocError: preproc.clicks did not make the dataset, or a dictionary is missing or
+            damaged.
     """
     semantics = semantics_of_dataset(dataset, {})
     schema = semantics.schema
@@ -90,7 +91,7 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
 
 
 def _end(at: int) -> int:
-    """Returns where the next array begins."""
+    """Returns the offset at which the next array begins."""
     return -(-(at + _PADDING) // 8) * 8
 
 
@@ -139,7 +140,7 @@ class _Column:
 
 
 def _hashes(keys: Keys) -> npt.NDArray[np.uint64]:
-    """Returns [n] the hashes by which keys are found."""
+    """Returns the hashes [n] by which keys are found."""
     if keys.type == "uint32":
         return key_of_category(keys.values).astype("<u8") << np.uint64(32)
     texts = keys if keys.type == "text" else map(bytes, keys.values.reshape(-1, 1).view(np.uint8))
@@ -147,7 +148,7 @@ def _hashes(keys: Keys) -> npt.NDArray[np.uint64]:
 
 
 def key_of_category(categories: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Hashes categories, one to one: the finaliser of MurmurHash3, as in kernel_choice.h."""
+    """Hashes categories bijectively by the finaliser of MurmurHash3, as in kernel_choice.h."""
     x = categories.astype(np.uint32)
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dataset knows of the texts of its log."""
+"""What a dataset knows about the texts of its log."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from preproc.clicks.schema.grammar import read_category, read_list
 from preproc.clicks.schema.row_format import Column, ListRule, NumberRule
 
 _HOURS = range(1_704_067_200_000, 1_704_672_000_000, 3_600_000)
-"""Of a week, in milliseconds since 1970 UTC."""
+"""The hours of a week, in milliseconds since 1970 UTC."""
 
 
 class KnownTexts:
     """Reads and writes texts by the rules and dictionaries of a dataset.
 
     Attributes:
-        label: its column, and the texts that mean a click.
+        label: name of the label column, and the texts of a click.
 
     Raises:
-        PreprocError: the folder is none of preproc.clicks, or a dictionary is missing or damaged.
+        PreprocError: preproc.clicks did not make the folder, or a dictionary is missing or damaged.
     """
 
     def __init__(self, dataset: Path) -> None:
@@ -35,7 +35,7 @@ class KnownTexts:
         self.label = f"{name} = {' or '.join(schema.positive if schema else '1')}"
 
     def unknown(self, name: str, text: str) -> str:
-        """Says what of a valid text the dictionaries lack; empty if nothing."""
+        """Returns which part of a valid text the dictionaries lack; empty if nothing."""
         column, number = self._columns[name]
         if column.is_missing(field := text.encode()):
             return ""
@@ -54,14 +54,15 @@ class KnownTexts:
     def of_row(
         self, numbers: Sequence[float], ids: Sequence[int], factors: Sequence[float]
     ) -> dict[str, str]:
-        """Returns texts with the features of a row, by column.
+        """Returns texts that have the features of a row, by column.
 
-        Empty are missing fields, and those of which no text is kept: unknown and hashed categories.
+        Missing fields are empty, and so are unknown and hashed categories, whose texts are not
+        kept.
 
         Args:
             numbers: [M].
-            ids: [S] of single features, then of lists, each in as many slots as it may have.
-            factors: [S - F] of the ids of lists.
+            ids: [S], those of single features, then of lists, padded to the greatest length.
+            factors: [S - F], factors of the ids of lists.
         """
         texts, at = {}, 0
         for name, (column, number) in self._columns.items():

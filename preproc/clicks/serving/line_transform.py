@@ -21,9 +21,9 @@ class Features(NamedTuple):
 
     Attributes:
         numerical: [B, M] float32.
-        ids: [B, S] int64, one of each feature, then those of lists, each followed by zeros up to
-            its greatest length.
-        scale: [B, S - F] float32, factor of each id of a list, 0 after its end.
+        ids: [B, S] int64, one per single feature, then those of lists, each list padded with zeros
+            to its greatest length.
+        scale: [B, S - F] float32, the factor of each id of a list, 0 after its end.
     """
 
     numerical: npt.NDArray[np.float32]
@@ -39,7 +39,7 @@ class LineTransform:
     """Transforms rows by the rules and dictionaries of a dataset; not thread-safe.
 
     Args:
-        path: a file of `write_feature_file`, mapped and shared with other processes.
+        path: a file from `write_feature_file`; it is mapped and shared with other processes.
 
     Attributes:
         cardinalities: number of ids of each column.
@@ -73,11 +73,11 @@ class LineTransform:
         """Transforms lines of the log without their label.
 
         Args:
-            lines: the columns of the schema in its order, or 39 of a Criteo log; a line feed at the
-                end is ignored.
+            lines: the columns of the schema in schema order, or the 39 fields of a Criteo log; a
+                line feed at the end is ignored.
 
         Raises:
-            BadRowError: a line is no valid row; names column and value.
+            BadRowError: a line is not a valid row; names column and value.
         """
         count = len(lines)
         text = b"\n".join(lines)
@@ -85,18 +85,18 @@ class LineTransform:
             lines = [line.removesuffix(b"\n") for line in lines]
             for number, line in enumerate(lines):
                 if b"\n" in line:
-                    raise BadRowError(number, "holds a line feed; send a line for each row")
+                    raise BadRowError(number, "contains a line feed; send one line per row")
             text = b"\n".join(lines)
         return self._run(_LINE, text, count)
 
     def transform_fields(self, rows: Sequence[Sequence[bytes]]) -> Features:
-        """Transforms rows, each the texts of its features.
+        """Transforms rows that are given as texts of their features.
 
         Args:
-            rows: a text of each feature, in the order of the schema; a missing one is empty.
+            rows: a text per feature, in schema order; empty if it is missing.
 
         Raises:
-            BadRowError: a text is none of its column; names column and value.
+            BadRowError: a text is not valid in its column; names column and value.
         """
         text = b"\n".join(b"\t".join(map(escaped, row)) for row in rows)
         return self._run(_FIELDS, text, len(rows))
@@ -107,7 +107,7 @@ class LineTransform:
         ids = np.empty((count, slots), np.int64)
         scale = np.empty((count, list_slots), np.float32)
         rejected = ctypes.c_uint64()
-        # The last line may be empty: its line feed makes it a line.
+        # The last line may be empty; the line feed makes it count as a line.
         text += b"\n"
         status = self._library.clicks_transform_rows(
             *(self._handle, form, text, len(text), count),

@@ -23,9 +23,9 @@ from preproc.files.workspace import remove_attempts
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncodePlan:
-    """State of the encode stage, units in row order; can be pickled.
+    """State of the encode stage, with units in row order; can be pickled.
 
-    `row_ranges` are the global rows of each unit, in one range or one of each split.
+    `row_ranges` are the global rows of each unit, as one range or one per split.
     """
 
     stage: EncodeStage
@@ -39,7 +39,7 @@ class EncodePlan:
 def encode(
     engine_job: EngineJob, executor: Threads, scanned: ScannedInput, dictionaries: Dictionaries
 ) -> EncodePlan:
-    """Encodes every unit that was not encoded before.
+    """Encodes every unit that is not encoded yet.
 
     Raises:
         PreprocError: the dictionaries do not fit the memory limit, or the input changed.
@@ -87,7 +87,7 @@ def _encode_units(
 
 
 class _Tables:
-    """Lookup tables of this process, kept for further tasks of an executor."""
+    """Lookup tables of this process, kept for later tasks of an executor."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class _Tables:
         """Builds the tables of `dictionaries` unless they are open.
 
         Raises:
-            PreprocError: they do not fit the memory limit beside a stream.
+            PreprocError: they and a stream do not fit the memory limit.
         """
         with self._lock:
             if self._folder == dictionaries.folder:
@@ -156,7 +156,7 @@ def _write_rows(plan: EncodePlan, index: int, progress: Progress) -> dict[Split,
     ):
         _, clicks = read_unit(encoder, unit.unit)
         if encoder.checksum() != unit.result.checksum:
-            unit.forget()  # the file may look the same to the next run
+            unit.forget()  # the next run may take the file for unchanged
             raise changed(unit.unit.file.path)
     positives = dict.fromkeys(SPLITS, 0)
     for (split, _), count in zip(targets, clicks, strict=True):

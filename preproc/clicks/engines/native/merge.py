@@ -35,16 +35,16 @@ from preproc.files.workspace import atomic_file, attempt_folder, remove_attempts
 from recsys.data.positioned_io import map_array
 
 LEAST_MERGE_BYTES = 2 * 2**20
-"""Least memory to merge a column: a table of 1 MiB, and 1 MiB for the categories kept."""
+"""Least memory to merge a column: a table of 1 MiB, and 1 MiB for the kept categories."""
 
 
 def merge(
     engine_job: EngineJob, executor: Threads, scanned: ScannedInput, settings: NativeSettings
 ) -> tuple[Dictionaries, Edges]:
-    """Makes the dictionaries that are missing; returns them, and the edges of bins.
+    """Makes the missing dictionaries; returns all of them, and the bin edges.
 
     Raises:
-        PreprocError: the categories kept do not fit the memory limit.
+        PreprocError: the kept categories do not fit the memory limit.
     """
     job = engine_job.job
     counted = _counted_units(engine_job, executor, scanned, settings)
@@ -76,7 +76,7 @@ def _merge_missing(
     job = engine_job.job
     runs = Runs(counted, job.semantics.vocabularies)
     sizes = runs.sizes()
-    missing.sort(key=lambda column: -sizes[column])  # the longest first, so that all end together
+    missing.sort(key=lambda column: -sizes[column])  # longest first: all end together
     progress = Progress()
     work = functools.partial(_merge_column, runs, dictionaries, job.semantics)
     together = functools.partial(work, settings.merge_bytes, None)
@@ -84,7 +84,7 @@ def _merge_missing(
     total = sum(sizes[column] for column in missing)
     with engine_job.reporter.stage("merge", total, lambda: (progress.bytes, 0)):
         executor.map(together, missing, LEAST_MERGE_BYTES, progress)
-        for column in dictionaries.missing():  # too large to be merged together with others
+        for column in dictionaries.missing():  # too large to be merged along with others
             executor.map(alone, [column], LEAST_MERGE_BYTES, progress)
 
 
@@ -93,12 +93,12 @@ def _counted_units(
 ) -> list[ScannedUnit]:
     """Returns the units whose categories are counted.
 
-    Where the training split ends inside a unit, the first rows of this unit are scanned again.
+    If the training split ends inside a unit, the first rows of this unit are scanned again.
     """
     semantics = engine_job.job.semantics
     _, end = bounds_of(scanned.files, semantics)["train"]
     if semantics.dictionary_days == "all" or semantics.splits_by_row:
-        return list(scanned.units)  # of which the scan counted the right rows
+        return list(scanned.units)  # the scan counted the right rows already
     counted = []
     for index, unit in enumerate(scanned.units):
         first, last = scanned.first_rows[index : index + 2]
@@ -133,7 +133,7 @@ def _scan_first(
 class Runs:
     """The sorted runs of each column's vocabulary, memory-mapped at first use.
 
-    May be sent to another process, which maps the files itself.
+    Can be pickled and sent to another process, which maps the files again.
     """
 
     def __init__(
@@ -184,7 +184,8 @@ def _merge_column(
 ) -> Tally:
     """Writes the dictionary of a column if its budget suffices.
 
-    That is `merge_bytes` if given; with `memory_limit` all free memory, which must suffice.
+    The budget is `merge_bytes` if given. With `memory_limit` it is all free memory, which must
+    suffice.
     """
     budget = merge_bytes or budget
     if memory_limit is not None:
@@ -220,6 +221,6 @@ def _merge_column(
                 (private / path.name).replace(path)
             return Tally(text_bytes=runs.sizes()[column])
     if memory_limit is not None:
-        remedy = REMEDIES if numbers is None else f", or list the edges of {numbers.name}"
+        remedy = REMEDIES if numbers is None else f", or give the bin edges of {numbers.name}"
         raise memory_error(memory_limit, needed_bytes + memory_limit - budget, remedy)
     return Tally()

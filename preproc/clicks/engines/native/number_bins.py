@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the edges of bins from the sorted runs of a number, and makes the dictionary of the bins.
+"""Finds bin edges from the sorted runs of a numerical column, and makes the bins' dictionary.
 
-The runs of such a column hold the numbers themselves, as the bits of float64.
+The runs of such a column hold the numbers themselves, as float64 bits.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from recsys.data.quantiles import count_bins, quantile_edges
 
 EDGE = np.dtype("<f8")
 _ENTRY = np.dtype([("hash", "<u8"), ("count", "<u4"), ("length", "<u4"), ("number", "<f8")])
-"""An entry of a run: a WideEntry of count_table.h, then its key."""
+"""An entry of a run: a `WideEntry` (count_table.h), then its key."""
 _BYTES_PER_NUMBER = 80
-"""Of memory while a number is sorted among others: copies of number and count, and their order."""
+"""Memory to sort one distinct number: copies of number and count, and their order."""
 _LEAST_NUMBERS = 1 << 13
 
 
 def columns_without_edges(semantics: ClicksSemantics) -> dict[int, Column]:
-    """Returns the numbers whose edges are to be found, by the number of their bins' column."""
+    """Returns the numerical columns whose edges are to be found, by the index of their bins."""
     schema = semantics.schema
     if schema is None or not schema.lacking_edges:
         return {}
@@ -35,7 +35,7 @@ def columns_without_edges(semantics: ClicksSemantics) -> dict[int, Column]:
 
 
 def edges_path(folder: Path, column: int) -> Path:
-    """Returns the file of the edges of a column's bins, float64."""
+    """Returns the file with a column's bin edges (float64)."""
     return folder / f"edges_{column}.bin"
 
 
@@ -48,16 +48,16 @@ def write_bins(
     keys_file: IO[bytes],
     progress: Progress,
 ) -> int:
-    """Writes the edges of a column's bins and their dictionary; returns the bytes it needed.
+    """Writes a column's bin edges and the bins' dictionary; returns the bytes of memory it needed.
 
-    Above the budget nothing is written.
+    If it needs more than the budget, it writes nothing.
 
     Args:
-        runs: words of each run; memory-mapped files are allowed.
+        runs: words of each run; may be memory-mapped files.
         bins: the most bins.
         budget_bytes: the most memory to use.
-        edges_file: of the edges, ascending.
-        keys_file: of the bins that have rows, in id order.
+        edges_file: receives the edges, ascending.
+        keys_file: receives the bins that have rows, in id order.
         progress: counters to advance.
     """
     numbers, counts = np.zeros(0, EDGE), np.zeros(0, np.int64)
@@ -66,7 +66,7 @@ def write_bins(
     while entries:
         if progress.stop:
             raise CancelledError("cancelled")
-        # A fixed part of the numbers, so that each is sorted again a few times at most.
+        # A fixed share of the numbers, so that each is sorted again only a few times.
         pieces, room = [], max(len(numbers) // 4, _LEAST_NUMBERS)
         while entries and room:
             run = entries.pop()
@@ -91,10 +91,10 @@ def _merged(
     counts: npt.NDArray[np.int64],
     pieces: Sequence[npt.NDArray[np.void]],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Returns the distinct numbers, ascending, and their rows, with those of pieces of runs."""
+    """Merges pieces of runs into distinct numbers, ascending, and their row counts."""
     numbers = np.concatenate([numbers, *(piece["number"] for piece in pieces)])
     counts = np.concatenate([counts, *(piece["count"] for piece in pieces)])
-    order = np.argsort(numbers, kind="stable")  # fast where most are sorted
+    order = np.argsort(numbers, kind="stable")  # fast if most are sorted already
     numbers, counts = numbers[order], counts[order]
     first = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
     return numbers[first], np.add.reduceat(counts, first)

@@ -2,13 +2,13 @@
 """The native engine: scan, merge and encode, in resumable units.
 
 scan    each unit of text -> row counts, rejected rows, sorted runs of (category, count) per column
-merge   runs of the rows that are counted -> a dictionary per column
+merge   runs of the counted rows -> a dictionary per column
 encode  each unit of text again -> its rows of the split-binary columns
 
-The results of a unit are in a folder named by a hash of all that they depend on, so a changed
-setting repeats only the stages that it affects. Units depend on the sizes of files alone, never on
-threads or memory. A scan keeps checksums of the text; the later stages belong to these, and the
-last one compares the text that it reads with them.
+The results of a unit are in a folder named by a hash of everything they depend on, so a changed
+setting repeats only the stages that it affects. Units depend only on file sizes, never on threads
+or memory. A scan keeps checksums of the text. They are part of the key of later stages, and the
+encode stage compares them with the text that it reads.
 """
 
 from typing import Any
@@ -29,8 +29,8 @@ def run(engine_job: EngineJob, settings: NativeSettings | None = None) -> Engine
     """Prepares a dataset with the C++ kernel."""
     if not binding.is_built():
         engine_job.reporter.note(
-            f"the native kernel is not built ({command_for('kernels')} adds it); the reference "
-            "engine works instead: same bytes, about 50 times slower"
+            f"the native kernel is not built ({command_for('kernels')} adds it); using the "
+            "reference engine instead: same bytes, about 50 times slower"
         )
         return reference.run(engine_job)
     job = engine_job.job

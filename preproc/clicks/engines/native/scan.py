@@ -35,7 +35,7 @@ from preproc.files.workspace import (
 )
 
 LEAST_TABLE_BYTES = 4 * 2**20
-"""Least memory for the counts of a thread; less makes so many runs that merging them dominates."""
+"""Least memory for a thread's counts; with less, merging the many runs would dominate."""
 
 
 def least_scan_bytes(unit: TextUnit) -> int:
@@ -53,7 +53,7 @@ class ScannedUnit:
     rejects_path: Path
 
     def forget(self) -> None:
-        """Lets the next run scan the unit again."""
+        """Makes the next run scan the unit again."""
         self.runs_path.with_suffix(".json").unlink(missing_ok=True)
 
     @property
@@ -74,7 +74,7 @@ class ScannedInput:
     Attributes:
         folder: holds the results of the units.
         units: at least one per file.
-        first_rows: [units + 1] global number of each unit's first valid row, then of the end.
+        first_rows: [units + 1] global number of each unit's first valid row, then the total.
     """
 
     folder: Path
@@ -83,7 +83,7 @@ class ScannedInput:
 
     @property
     def key(self) -> list[object]:
-        """Key of later stages: the folder, and the text that was read."""
+        """Key for later stages: the folder, and the checksums of the text."""
         return [self.folder.name, *(unit.result.checksum for unit in self.units)]
 
     @property
@@ -106,7 +106,7 @@ class ScannedInput:
         )
 
     def with_edges(self, edges: Edges) -> "ScannedInput":
-        """Returns the units with the edges of bins that were found, to encode their rows."""
+        """Returns the units with the bin edges that were found, to encode their rows."""
         units = (
             dataclasses.replace(
                 scanned,
@@ -123,7 +123,7 @@ class ScannedInput:
     ) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Returns the global rows of each unit.
 
-        They are one range, or one of each split where that depends on what a row holds.
+        That is one range, or one per split if the split depends on the contents of a row.
         """
         if not by_row:
             return tuple((pair,) for pair in itertools.pairwise(self.first_rows))
@@ -141,7 +141,7 @@ def scan(
     units: tuple[TextUnit, ...],
     settings: NativeSettings,
 ) -> ScannedInput:
-    """Scans every unit that was not scanned before.
+    """Scans every unit that is not scanned yet.
 
     Raises:
         TooManyRejectedRowsError: `max_bad_fraction` is exceeded.
@@ -181,7 +181,7 @@ def scan(
     ordered = tuple(done[u] for u in units)
     first_rows = tuple(itertools.accumulate((u.result.rows for u in ordered), initial=0))
     if first_rows[-1] == 0:
-        raise PreprocError(f"`input` {job.input}: holds no valid row", setting="input")
+        raise PreprocError(f"`input` {job.input}: has no valid row", setting="input")
     return ScannedInput(folder, ordered, first_rows)
 
 
@@ -197,16 +197,16 @@ def scan_unit(
 ) -> Tally:
     """Scans a unit, or its first `row_limit` rows, into `folder`.
 
-    `table_bytes` is the memory for counts; None takes all of the budget. `name` is that of the
-    files without suffix; "" takes the unit's.
+    `table_bytes` is the memory for counts; None takes all of the budget. `name` is the file name
+    without suffix; "" takes the unit's name.
     """
     name = name or unit.name
-    scanned = load_unit(folder, unit, name)  # by an attempt whose result did not arrive
+    scanned = load_unit(folder, unit, name)  # an earlier attempt may have scanned it
     if scanned is None:
         with attempt_folder(folder) as private:
             table_bytes = table_bytes or budget - stream_bytes(unit.row_format)
             _scan_text(private / name, semantics, table_bytes, unit, progress, row_limit)
-            # The record last: it marks the unit as done.
+            # The record comes last because it marks the unit as done.
             for suffix in ("runs", "rejects", "json"):
                 (private / f"{name}.{suffix}").replace(folder / f"{name}.{suffix}")
         scanned = load_unit(folder, unit, name)
@@ -242,7 +242,7 @@ def _scan_text(
 
 
 def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
-    """Loads the counts of a unit; None if it was not scanned."""
+    """Loads the counts of a unit; None if it is not scanned."""
     record = read_record(folder / f"{name}.json")
     if record is None:
         return None
@@ -255,13 +255,13 @@ def load_unit(folder: Path, unit: TextUnit, name: str) -> ScannedUnit | None:
 def _check_rejected(
     done: dict[TextUnit, ScannedUnit], units: tuple[TextUnit, ...], engine_job: EngineJob
 ) -> None:
-    """Refuses too many rejected rows, assuming that all unread rows are valid."""
+    """Raises if too many rows are rejected even if all unread rows are valid."""
     rejected = sum(u.rejected for u in done.values())
     if rejected == 0:
         return
     unread = [u for u in units if u not in done]
     if any(not u.file.is_plain for u in unread):
-        return  # the size of their text is not known
+        return  # the size of the text is unknown
     most_rows = sum(u.result.lines for u in done.values())
     shortest = units[0].row_format.shortest_row_bytes
     most_rows += sum(u.text_bytes for u in unread) // shortest

@@ -18,7 +18,7 @@ Counts = TypeVar("Counts", covariant=True)
 _PROBE_BYTES = 2**16
 
 STREAM_BYTES = 4 * 2**20
-"""Memory of one scanner or encoder of Criteo's rows: 1.5 MiB of text, a batch, output columns."""
+"""Memory of one scanner or encoder for Criteo rows: 1.5 MiB of text, a batch, output columns."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +26,9 @@ class NativeSettings:
     """Sizes that change speed, memory and work files, but never the dataset.
 
     Attributes:
-        unit_bytes: bytes of text in a unit; None chooses by the size of the input.
-        table_bytes: memory for the counts of a thread; None for all that the memory limit allows.
-        merge_bytes: memory to merge a column; None for all that the memory limit allows.
+        unit_bytes: bytes of text in a unit; None chooses them by the size of the input.
+        table_bytes: memory for the counts of a thread; None takes what the memory limit allows.
+        merge_bytes: memory to merge a column; None takes what the memory limit allows.
     """
 
     unit_bytes: int | None = None
@@ -39,7 +39,7 @@ class NativeSettings:
 def stream_bytes(row_format: RowFormat) -> int:
     """Returns the memory of one scanner or encoder.
 
-    A schema may have 512 features of 1,000 columns, and an encoder of each split.
+    It depends on the schema, which may have 512 features in 1,000 columns and an encoder per split.
     """
     if row_format.is_criteo:
         return STREAM_BYTES
@@ -52,7 +52,7 @@ class TextUnit:
     """The rows of a file that start in a byte range.
 
     Attributes:
-        file: the raw file; a compressed one is one unit.
+        file: the raw file; a compressed file is one unit.
         row_format: fields of its rows.
         file_index: number of the file in the input, from 0.
         begin: first byte of the range.
@@ -72,7 +72,7 @@ class TextUnit:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text; an estimate if the file is compressed."""
+        """Bytes of text, estimated if the file is compressed."""
         if not self.file.is_plain:
             return self.file.text_bytes
         return self.end - self.begin
@@ -154,12 +154,12 @@ def first_byte(unit: TextUnit) -> int:
 
 
 def line_range(fd: int, unit: TextUnit) -> tuple[int, int]:
-    """Returns first byte and end of a plain unit's lines."""
+    """Returns the first byte and the end of an uncompressed unit's lines."""
     return _line_start(fd, unit, unit.begin), _line_start(fd, unit, unit.end)
 
 
 def _line_start(fd: int, unit: TextUnit, offset: int) -> int:
-    """Returns the first line start from `offset` on, else the size."""
+    """Returns the first start of a line from `offset` on, else the file's size."""
     size = unit.file.size
     if offset <= 0 or offset >= size:
         return max(0, min(offset, size))

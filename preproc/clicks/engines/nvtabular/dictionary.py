@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes dictionaries from NVTabular's counts of categories.
 
-NVTabular orders categories of equal count by an unstable sort and numbers them from 3, so its ids
-are not used. Its counts are merged and ordered here by the rules (count descending, then value
-ascending), and NVTabular encodes with vocabularies in this order.
+NVTabular sorts categories of equal count in no stable order and numbers them from 3, so its ids
+are not used. Instead its counts are merged and ordered here by the rules (count descending, then
+value ascending), and NVTabular encodes with vocabularies in this order.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ from preproc.nvtabular.process import NvtabularProcess
 def build_dictionaries(
     engine_job: EngineJob, process: NvtabularProcess, rows: ValidRows, counted: int
 ) -> Dictionaries:
-    """Makes the dictionaries that are missing, from the first `counted` rows.
+    """Makes the missing dictionaries from the first `counted` rows.
 
     Raises:
         PreprocError: NVTabular failed, or the counts of a column do not fit the memory limit.
@@ -69,7 +69,7 @@ def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowFile]:
 def _dictionary(
     folders: list[Path], name: str, limit: int, memory_limit: int
 ) -> npt.NDArray[np.uint32]:
-    """Returns the categories of a column that are kept, in id order."""
+    """Returns the kept categories of a column, in id order."""
     if not folders:
         return np.empty(0, np.uint32)
     remedy = f"{REMEDIES}, or use `engine` native, which merges piece by piece"

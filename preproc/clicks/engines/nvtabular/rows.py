@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes valid rows as parquet for NVTabular, categories as numbers.
+"""Writes valid rows as parquet for NVTabular, with categories as numbers.
 
 NVTabular's CSV readers silently accept some malformed rows, so it gets only rows that match the
-grammar. A regular expression (RE2) is matched with all rows of a chunk at once; rows that it does
-not match are checked one by one by `reject_reason`.
+grammar. A regular expression (RE2) checks all rows of a chunk at once; `reject_reason` checks the
+rows that do not match it, one by one.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _BINS = tuple(f"B{i + 1}" for i in range(NUM_NUMERICAL))
 """Columns of the parts: global row number, label, integers as float64, categories as int64."""
 
 MISSING_CATEGORY = -1
-"""Not an unsigned 32-bit category; pandas has no missing integers, and floats are slower."""
+"""Marks a missing category: pandas has no missing integers, and floats are slower."""
 
 CHUNK_BYTES = 32 * 2**20
 """Bytes of text in a chunk: about 135,000 Criteo rows, 45 MiB as a dataframe."""
@@ -46,14 +46,14 @@ _HEX_DIGITS = 8
 
 
 def category_columns(semantics: ClicksSemantics) -> tuple[str, ...]:
-    """Returns the columns of categories in a part, bins last."""
+    """Returns the categorical columns of a part, bins last."""
     return _CATEGORICAL + (_BINS if semantics.bin_numerical else ())
 
 
 def _surely_valid(*, unlabelled: bool) -> str:
-    """Returns the pattern of nearly all valid rows.
+    """Returns a pattern that matches nearly all valid rows, and only valid ones.
 
-    Ten digits may exceed int32, so rows with ten digits are checked by `reject_reason`.
+    Ten digits may exceed int32, so `reject_reason` checks rows with ten digits.
     """
     integers = r"\t".join([r"(?:-?[0-9]{1,9})?"] * NUM_NUMERICAL)
     label = "" if unlabelled else r"[01]\t"
@@ -65,10 +65,10 @@ class ValidRows:
     """All valid and rejected rows, on disk.
 
     Attributes:
-        key: hash of all that the rows depend on.
+        key: hash of everything that the rows depend on.
         files: counts of each input file, in input order.
         parts: parquet files of valid rows, in row order.
-        rejected_files: name of each input file, and the file of its rejected rows.
+        rejected_files: name of each input file, and the file with its rejected rows.
     """
 
     key: str
@@ -103,7 +103,7 @@ class _Tally:
         self._unread.remove(file)
 
     def check(self) -> None:
-        """Refuses too many rejected rows, assuming that all unread rows are valid."""
+        """Raises if too many rows are rejected even if all unread rows are valid."""
         if self.rejected and all(f.is_plain for f in self._unread):
             unread = sum(f.text_bytes for f in self._unread) - self.file_bytes
             most_rows = self.lines + unread // criteo_format().shortest_row_bytes
@@ -112,7 +112,7 @@ class _Tally:
 
 
 def read_rows(engine_job: EngineJob) -> ValidRows:
-    """Writes the valid rows of every file that was not read before.
+    """Writes the valid rows of every file that is not read yet.
 
     Raises:
         TooManyRejectedRowsError: `max_bad_fraction` is exceeded.
@@ -142,7 +142,7 @@ def read_rows(engine_job: EngineJob) -> ValidRows:
                 for number, part_rows in enumerate(record["part_rows"])
             ]
     if not parts:
-        raise PreprocError(f"`input` {job.input}: holds no valid row", setting="input")
+        raise PreprocError(f"`input` {job.input}: has no valid row", setting="input")
     return ValidRows(folder.name, tuple(files), tuple(parts), tuple(tally.rejected_files))
 
 
@@ -153,7 +153,7 @@ def _part_path(folder: Path, index: int, number: int) -> Path:
 def _read_file(
     file: InputFile, folder: Path, index: int, semantics: ClicksSemantics, tally: _Tally
 ) -> dict[str, Any]:
-    """Writes parts and rejected rows of a file; returns its record."""
+    """Writes the parts and rejected rows of a file; returns its record."""
     rejected: dict[RejectReason, int] = dict.fromkeys(REJECT_REASONS, 0)
     part_rows: list[int] = []
     lines = 0
@@ -219,7 +219,7 @@ def _parse(text: bytes, first_row: int, rows: int, semantics: ClicksSemantics) -
     assert table.num_rows == rows, "the grammar and the parser disagree about line ends"
     label = table[LABEL] if labels else pa.array(np.zeros(rows, np.int8))
     columns = {ROW: pa.array(np.arange(first_row, first_row + rows)), LABEL: label}
-    # float64 holds every int32; the type of integers would depend on missing values.
+    # float64 holds every int32; with integers the type would depend on missing values.
     columns |= {name: table[name].cast(pa.float64()) for name in NUMERICAL}
     modulus = semantics.category_modulus
     columns |= {name: pa.array(_categories(table[name], modulus)) for name in _CATEGORICAL}

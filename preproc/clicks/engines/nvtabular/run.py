@@ -5,9 +5,9 @@ read     each file of text -> parquet parts of valid rows, and a file of rejecte
 count    Categorify counts the categories of each group of parts; we order the dictionaries
 encode   Categorify with these vocabularies, FillMissing, Clip and the logarithm -> columns
 
-It uses cuDF if there is a GPU, and writes the bytes of the native engine. A group is the parts of
-one request to NVTabular. Finished files and groups are kept for a resumed run. NVTabular 23.8 needs
-older packages, so it runs in a process with an environment of its own (`make nvtabular`).
+It uses cuDF if there is a GPU, and writes the same bytes as the native engine. A group is the parts
+of one request to NVTabular. Finished files and groups are kept for a resumed run. NVTabular 23.8
+needs older packages, so it runs in a process with its own environment (`make nvtabular`).
 """
 
 import shutil
@@ -90,7 +90,7 @@ def _encode(
     spec: FeatureSpec,
     bounds: Bounds,
 ) -> tuple[EncodeStage, dict[Split, int]]:
-    """Encodes missing groups; returns columns and clicks of each split."""
+    """Encodes the missing groups; returns the stage and the clicks of each split."""
     size = group_parts(engine_job.job.memory_limit)
     stage = open_stage(engine_job, dictionaries, rows=rows.key, group_parts=size)
     scratch = engine_job.workspace.unit_dir("nvtabular_encode", stage.key)
@@ -149,7 +149,7 @@ def _prepare(
     vocabularies = {}
     names = category_columns(semantics)
     for name, categories in zip(names, dictionaries.load(), strict=True):
-        # The missing category comes first, so it gets id 0 and no vocabulary is empty.
+        # The missing category comes first: it gets id 0, and no vocabulary is empty.
         values = np.concatenate([[MISSING_CATEGORY], categories.values]).astype(np.int64)
         vocabularies[name] = write_vocabulary(scratch, name, values)
     request = {

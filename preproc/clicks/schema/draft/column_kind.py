@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells role, type and rules of a column by its texts."""
+"""Infers role, type and rules of a column from its texts."""
 
 import functools
 import re
@@ -23,25 +23,25 @@ from preproc.files.raw.spelled_numbers import spelling_remedy
 
 _WHOLE = re.compile(r"-?\d+")
 _WITH_ZEROS = re.compile(r"(-?\d+)\.0+")
-"""Of integers that a program wrote as decimals, as it does beside missing ones."""
+"""Integers written as decimals, which programs do if other values are missing."""
 _HASHED = re.compile(r"[0-9a-f]{8}")
 _HEAVY_TAILED = 3
-"""Deviations within which two thirds of the values lie, from which on far values decide it."""
+"""Outliers dominate the deviation above this multiple of half the middle two thirds' range."""
 _BRACKETS = re.compile(r"\[.*\]")
 _ODD = 0.01
 """Most rows, as a fraction, whose values do not fit those of the others."""
 _UNTOLD = ("categorical, type: string", "ignored")
-"""Roles of columns whose values tell no other."""
+"""Kinds of columns whose values suggest nothing else."""
 
 
 class Texts(NamedTuple):
     """The texts of a column that are not missing.
 
     Attributes:
-        name: of the column.
-        rows: rows of each.
-        clicks: rows among them that are clicks; empty if the label is not known.
-        is_everywhere: whether no row lacks one.
+        name: name of the column.
+        rows: number of rows of each text.
+        clicks: number of those rows that are clicks; empty if the label is unknown.
+        is_everywhere: whether every row has a text.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Texts(NamedTuple):
 def column_kind(
     texts: Texts, separators: Collection[str], known: str = ""
 ) -> tuple[str, list[str]]:
-    """Returns role and rules of a column, as a schema has them, and remarks.
+    """Returns the role and rules of a column, in schema form, and remarks.
 
     Args:
-        texts: its texts.
-        separators: what may stand between the elements of lists.
-        known: role and rules, if the type of a table's column tells them.
+        texts: the column's texts.
+        separators: candidates for the separator of lists.
+        known: role and rules if the type of a table column determines them; else empty.
     """
     present = texts.rows
     kind, remarks = (known, []) if known else _any_kind(texts, separators)
@@ -82,40 +82,40 @@ def column_kind(
 
 
 def derived_names(name: str, kind: str) -> list[str]:
-    """Returns the names of the categorical features that are made of a column."""
+    """Returns the names of the categorical features that are derived from a column."""
     is_time = kind.startswith("timestamp")
     return [f"{name}_{each}" for each in TIME_FEATURES if is_time and each in kind]
 
 
 def plain_kind(rows: Collection[str]) -> str:
-    """Returns the kind of a column whose values are taken for names, whatever they are."""
+    """Returns the kind of a column whose values are treated as names, whatever they are."""
     return f"categorical, type: {_category_type(rows)}"
 
 
 def _remedy(present: Collection[str], separators: Collection[str]) -> str:
-    """Returns what to do about texts that no role reads as what they are; empty without any."""
+    """Returns what to do about texts that no role reads properly; empty if there are none."""
     if not present:
         return ""
     if all(map(_BRACKETS.fullmatch, present)):
-        return "lists in brackets: write their elements with a bar between"
+        return "lists in brackets: write their elements separated by a bar"
     taken = [each for each in SEPARATORS if each not in separators]
     if separator := list_separator(present, taken):
         return (
-            f"lists with {separator!r} between, which is the delimiter of the file: if their "
-            "elements are to count, write a bar between them"
+            f"lists separated by {separator!r}, the delimiter of the file: to use their "
+            "elements, separate them by a bar"
         )
     return spelling_remedy(present)
 
 
 def _standardised(present: Mapping[str, int]) -> str:
-    """Returns the transform of numbers of both signs."""
+    """Returns the transform for numbers of both signs."""
     pairs = sorted((float(cell), n) for cell, n in present.items() if NUMBER.fullmatch(cell))
     numbers, counts = np.array(pairs).T
     mean = np.average(numbers, weights=counts)
     deviation = np.sqrt(np.average((numbers - mean) ** 2, weights=counts))
     at = np.searchsorted(counts.cumsum(), np.array([0.16, 0.5, 0.84]) * counts.sum())
     low, median, high = numbers[at]
-    spread = (high - low) / 2  # of a normal distribution the deviation
+    spread = (high - low) / 2  # for a normal distribution, the deviation
     kind = "standardise"
     if deviation > _HEAVY_TAILED * spread > 0:
         kind, mean, deviation = "signed_log", median, spread
@@ -123,7 +123,7 @@ def _standardised(present: Mapping[str, int]) -> str:
 
 
 def _number_text(number: float) -> str:
-    """Returns a number as YAML reads it: one with an exponent has a point there."""
+    """Returns a number as YAML text; YAML needs a point in a number with an exponent."""
     if isinstance(number, int):
         return str(number)
     digits, _, exponent = f"{number:.6g}".partition("e")
@@ -162,9 +162,9 @@ def _are_numbers(cells: Collection[str]) -> bool:
 
 
 def _as_whole(texts: Texts) -> dict[str, str]:
-    """Returns the integers of a column of them as digits, also of those with zeros behind a point.
+    """Maps the texts of an integer column to digits, including texts with zeros after a point.
 
-    Such zeros mean something where no value is missing: the column is one of decimals.
+    If no value is missing, such zeros mean that the column holds decimals.
     """
     if all(map(_WHOLE.fullmatch, texts.rows)):
         return {cell: cell for cell in texts.rows}
@@ -195,7 +195,7 @@ def _category_type(present: Collection[str]) -> str:
 
 
 def _any_kind(texts: Texts, separators: Collection[str]) -> tuple[str, list[str]]:
-    """Returns role and rules of a column that all values fit, and remarks."""
+    """Returns the role and rules that fit all values of a column, and remarks."""
     kind, remarks = time_kind(texts.name, texts.rows), list[str]()
     if not kind:
         kind, remarks = _kind(texts)
@@ -205,7 +205,7 @@ def _any_kind(texts: Texts, separators: Collection[str]) -> tuple[str, list[str]
 
 
 def _kind_of_most(texts: Texts, separators: Collection[str]) -> tuple[str, list[str]]:
-    """Returns the kind of nearly all values, and the others; else nothing."""
+    """Returns the kind of nearly all values, and remarks about the others; else nothing."""
     present = texts.rows
 
     def are_elements(separator: str, fits: Callable[[str], object], cell: str) -> bool:
@@ -226,18 +226,18 @@ def _kind_of_most(texts: Texts, separators: Collection[str]) -> tuple[str, list[
         kind, remarks = _any_kind(texts._replace(rows=most, is_everywhere=False), separators)
         if kind not in _UNTOLD:
             example = next(cell for cell in present if cell not in most)
-            return kind, [*remarks, f"{odd} rows to leave out, as {example[:30]!r}"]
+            return kind, [*remarks, f"{odd} rows to leave out, such as {example[:30]!r}"]
     return "", []
 
 
 def _list_kind(present: Collection[str], separators: Collection[str]) -> str:
-    """Returns role, type and separators of a column of lists; else nothing."""
+    """Returns role, type and separators of a list column; empty for other columns."""
     separator = list_separator(present, separators)
     return kind_of_lists(present, separator) if separator else ""
 
 
 def kind_of_lists(present: Collection[str], separator: str) -> str:
-    """Returns role, type and separators of a column of lists."""
+    """Returns role, type and separators of a list column."""
     elements = {element.strip() for cell in present for element in cell.split(separator)} - {""}
     weights = ""
     if elements and all(map(WEIGHTED.fullmatch, elements)):
@@ -248,18 +248,18 @@ def kind_of_lists(present: Collection[str], separator: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Returns a text as YAML has it."""
+    """Returns a text as YAML, quoted if necessary."""
     import yaml
 
     return (
-        text  # unless YAML takes it for something else, as null or yes
+        text  # unless YAML reads it as something else, such as null or yes
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and yaml.safe_load(text) == text
         else '"' + shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
     )
 
 
 def shown(text: str) -> str:
-    """Returns a text with escapes, as YAML has them too, for what does not print."""
+    """Returns a text with unprintable characters escaped, as in YAML."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts a schema from a sample, each column with its evidence.
+"""Drafts a schema from a sample, with evidence for each column.
 
-It can be used as it is, unless the label cannot be told: then the draft asks for it. It is for a
-person to read.
+A person should read the draft, but it works unchanged unless the label is unclear; then the draft
+asks for it.
 """
 
 import dataclasses
@@ -43,16 +43,16 @@ from preproc.files.raw.text_files import HIVE
 
 _HIVE_LISTS = "\x02"
 _MOST_LABELS = 6
-"""Values of a column that is proposed for the label."""
+"""The most values of a column that is proposed as the label."""
 _SHARED, _ALIKE, _LEAST_SHARED = 0.9, 0.5, 20
-"""Elements of a list that are ids of a column, ids of either that are of both, and how many."""
+"""Share of list elements that are ids of a column, share of ids in common, and least of those."""
 
 
 def infer_schema(path: Path) -> str:
-    """Returns a schema of a log, a file or a folder of parts, as YAML.
+    """Returns a draft of the schema of a log (a file or a folder of parts) as YAML.
 
     Raises:
-        PreprocError: it cannot be read, or has no rows of several fields.
+        PreprocError: the log cannot be read, or has no rows of several fields.
     """
     files = [InputFile.open(file) for file in (parts_of(path) if path.is_dir() else [path])]
     largest = max(files, key=lambda file: file.text_bytes)
@@ -80,7 +80,7 @@ def _draft_of_cells(sample: TableSample, what: str) -> str:
 
 
 class Known(NamedTuple):
-    """What the types of a table tell: roles and types of columns, and why some are not read."""
+    """What a table's types determine: kinds of columns, and why some columns are not read."""
 
     kinds: Mapping[str, str] = {}
     unread: Mapping[str, str] = {}
@@ -91,11 +91,11 @@ class _Entry:
     """A column of the draft.
 
     Attributes:
-        texts: those that are not missing.
-        missing: those that mean so.
-        kind: role and rules, as the schema has them.
-        evidence: what tells them, for a person to read.
-        leak: why the column is known after the label, as it seems; else empty.
+        texts: texts that are not missing.
+        missing: texts that mark a missing value.
+        kind: role and rules, in schema form.
+        evidence: reasons for the kind, for a person to read.
+        leak: why the column appears to be known only after the label; else empty.
     """
 
     texts: Texts
@@ -110,12 +110,12 @@ class _Entry:
 
     @property
     def features(self) -> tuple[int, int]:
-        """The numerical and the categorical features that the column becomes."""
+        """Number of numerical and of categorical features that the column becomes."""
         is_number, is_category = (self.kind.startswith(r) for r in ("numerical", "categorical"))
         return int(is_number), is_category + len(derived_names(self.name, self.kind))
 
     def ignore(self, reason: str) -> None:
-        """Makes no feature of the column."""
+        """Makes the column ignored, for a reason that is added to the evidence."""
         self.kind, self.evidence = "ignored", [*self.evidence, reason]
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ def _draft(
     dialect: Dialect,
     known: Known = Known(),  # noqa: B008
 ) -> str:
-    """Returns the schema of columns with these texts."""
+    """Returns the schema for columns with these texts."""
     delimiter, has_header, has_quotes = dialect
     cells = {name: Counter(texts) for name, texts in columns.items()}
     are_lists = {name for name, kind in known.kinds.items() if "separator" in kind}
@@ -165,7 +165,7 @@ def _draft(
 
 
 def _label_line(label: Label | None, columns: Mapping[str, Counter[str]]) -> str:
-    """Returns the line of the label; without one it asks which column it is."""
+    """Returns the line of the label; without a label the line asks which column it is."""
     if label is not None:
         yes, no = _quoted_text(label.yes), _quoted_text(label.no)
         texts = (
@@ -173,7 +173,7 @@ def _label_line(label: Label | None, columns: Mapping[str, Counter[str]]) -> str
         )
         cells = columns[label.column]
         share = f"{cells[label.yes] / cells.total():.1%}"
-        guess = ", the rarer value, which is taken for the clicks" if label.is_guess else ""
+        guess = ", the rarer value, taken to be the clicks" if label.is_guess else ""
         return f"{{column: {quoted(label.column)}{texts}}}  # {share} are {shown(label.yes)}{guess}"
     of_few = []
     for name, cells in columns.items():
@@ -191,8 +191,8 @@ def _entries(
     delimiter: str,
     known: Known,
 ) -> list[_Entry]:
-    """Returns the columns of the draft but the label, which together can be used."""
-    # Lists have another separator than the file.
+    """Returns the columns of the draft except the label, in a combination that is valid."""
+    # The separator of lists is not the file's delimiter.
     separators = [each for each in SEPARATORS if each != delimiter]
     if delimiter == HIVE:
         separators = [_HIVE_LISTS, *separators]
@@ -208,7 +208,7 @@ def _entries(
         for entry in leaks:
             entry.ignore(entry.leak)
     if not any(any(entry.features) for entry in entries):
-        for entry in entries:  # ids that differ in nearly all rows are better than nothing
+        for entry in entries:  # ids that differ in nearly all rows beat having no feature
             if entry.name and differ(entry.texts.rows):
                 entry.kind = plain_kind(entry.texts.rows)
     _share_vocabularies(entries)
@@ -242,7 +242,7 @@ def _entry(
 
 
 def _share_vocabularies(entries: list[_Entry]) -> None:
-    """Gives lists and the column whose ids they hold one vocabulary."""
+    """Gives a list column and the column whose ids it holds the same vocabulary."""
     import yaml
 
     rules = {entry.name: yaml.safe_load(f"{{role: {entry.kind}}}") for entry in entries}
@@ -267,11 +267,11 @@ def _share_vocabularies(entries: list[_Entry]) -> None:
             for each in (entry, of_ids):
                 if "vocabulary" not in each.kind:
                     each.kind += f", vocabulary: {quoted(name)}"
-            entry.evidence.append(f"its elements are of {shown(name)}")
+            entry.evidence.append(f"its elements are ids of {shown(name)}")
 
 
 def _likeness(elements: Counter[str], ids: Mapping[str, int]) -> float:
-    """Returns how alike the elements of lists and ids are; 0 if they are of two kinds."""
+    """Returns how alike list elements and ids are; 0 if they are of different kinds."""
     shared = elements.keys() & ids.keys()
     likeness = len(shared) / len(elements.keys() | ids.keys())
     is_most = sum(elements[each] for each in shared) > _SHARED * elements.total()
@@ -279,21 +279,21 @@ def _likeness(elements: Counter[str], ids: Mapping[str, int]) -> float:
 
 
 def _keep_within_limits(entries: list[_Entry]) -> None:
-    """Ignores columns beyond the most features, and those whose features have a column's name."""
+    """Ignores columns beyond the feature limit, or with derived names that clash with a column."""
     counts, names = [0, 0], {entry.name for entry in entries}
     for entry in entries:
         if not names.isdisjoint(derived_names(entry.name, entry.kind)):
             entry.kind = "ignored"
-            entry.evidence.append("a column has the name of its feature")
+            entry.evidence.append("another column has the name of its feature")
         sums = [count + own for count, own in zip(counts, entry.features, strict=True)]
         if max(sums) > MAX_FEATURES:
-            entry.ignore(f"more than {MAX_FEATURES} features of its role")
+            entry.ignore(f"there are more than {MAX_FEATURES} features of its role")
         else:
             counts = sums
 
 
 def _time_split(entries: list[_Entry]) -> str:
-    """Returns a split by the first column of times, as an alternative."""
+    """Returns a comment with an alternative split by the first timestamp column; else empty."""
     for entry in entries:
         rule = time_rule(entry.name, entry.texts.rows)
         if rule is None:
@@ -306,7 +306,7 @@ def _time_split(entries: list[_Entry]) -> str:
         cuts = [show_time(times[int(len(times) * fraction)]) for fraction in (0.8, 0.9)]
         if cuts[0] != cuts[1]:
             return (
-                '; or, by times of the sample, {{time: {{validation: "{}", test: "{}"}}}}'.format(
+                '; or, by the sample\'s times, {{time: {{validation: "{}", test: "{}"}}}}'.format(
                     *cuts
                 )
             )
@@ -314,7 +314,7 @@ def _time_split(entries: list[_Entry]) -> str:
 
 
 def _quoted_text(text: str) -> str:
-    """Returns a text in quotes, as YAML has it."""
+    """Returns a text in double quotes, as YAML."""
     return '"' + shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 

@@ -23,11 +23,11 @@ _EVENTS = frozenset(
         *("revenue", "sold", "subscribed", "survived"),
     )
 )
-"""Names of labels, and of events that are one where no column has such a name."""
+"""Names of labels, and of events that serve as the label if no column has such a name."""
 _AUXILIARIES = frozenset(("is", "has", "was"))
 _TRUTHS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"})
 _PAIRS = (*_TRUTHS, {"-1", "1"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
-"""What the values of a label may be, in small letters; the first ones in any place and name."""
+"""Possible values of a label, in lower case; the first pairs at any position and with any name."""
 _YES = frozenset(
     (
         *("1", "1.0", "true", "yes", "y", "t", "click", "clicked", "buy", "bought", "purchase"),
@@ -44,7 +44,7 @@ _NO = frozenset(
 
 _ENOUGH_ROWS, _ENOUGH_CLICKS = 1000, 20
 _WRONG = 0.01
-"""Most rows that a leak tells wrong, as a fraction of the rarer of clicks and others."""
+"""Most rows that a leak may get wrong, as a fraction of the rarer of clicks and others."""
 _FEW, _LEAST_ROWS = 50, 5
 
 
@@ -53,9 +53,9 @@ class Label(NamedTuple):
 
     Attributes:
         column: its name.
-        yes: the text of a click.
-        no: that of none.
-        is_guess: whether the rarer text is taken for a click, as neither says it.
+        yes: text of a click.
+        no: text of the other rows.
+        is_guess: the rarer text was taken to be the click because neither text says so.
     """
 
     column: str
@@ -65,10 +65,10 @@ class Label(NamedTuple):
 
 
 def find_label(columns: Mapping[str, Counter[str]]) -> Label | None:
-    """Returns the label if one column alone can be it.
+    """Returns the label if only one column can be it.
 
-    It has two values, and the name of a label or an event; else those of a label, or the last
-    place, and no other column has.
+    A candidate has two values and the name of a label or an event. Without such a column,
+    candidates have the values of a label, or are the last column.
     """
     of_two = [name for name, cells in columns.items() if len(cells) == 2 and "" not in cells]
     last = [*columns][-1]
@@ -96,12 +96,12 @@ def find_label(columns: Mapping[str, Counter[str]]) -> Label | None:
 
 
 def leak_evidence(cells: Counter[str], clicks: Counter[str], missing: Collection[str]) -> str:
-    """Returns why a column is known after the label, as it seems; empty if it need not be.
+    """Returns why a column appears to be known only after the label; empty if it does not.
 
     Args:
-        cells: rows of each text.
-        clicks: rows among them that are clicks.
-        missing: texts that mean that the value is missing.
+        cells: number of rows of each text.
+        clicks: number of those rows that are clicks.
+        missing: texts that mark a missing value.
     """
     total, positives = sum(cells.values()), sum(clicks.values())
     most_wrong = _WRONG * min(positives, total - positives)
@@ -119,29 +119,29 @@ def leak_evidence(cells: Counter[str], clicks: Counter[str], missing: Collection
     filled = [text for text in cells if text not in missing]
     absent = [text for text in cells if text in missing]
     if tells((filled, absent)):
-        return "filled for the clicks alone, or for the others alone: known after the label, a leak"
+        return "filled only for clicks, or only for the others: known after the label, a leak"
     if len(cells) <= _FEW and tells([text] for text in cells):
-        return "tells the label alone: known after it, a leak"
+        return "determines the label by itself: known after it, a leak"
     if filled and all(map(NUMBER.fullmatch, filled)):
         own = sum(clicks[text] for text in absent)
         wrong = min(own, sum(cells[text] for text in absent) - own)
         if wrong + _wrong_beside_edge(filled, cells, clicks) <= most_wrong:
-            return "tells the label alone: known after it, a leak"
+            return "determines the label by itself: known after it, a leak"
     return ""
 
 
 def _wrong_beside_edge(numbers: list[str], cells: Counter[str], clicks: Counter[str]) -> int:
-    """Returns the rows on the wrong side of the best edge between clicks and others."""
+    """Returns how many rows lie on the wrong side of the best threshold for clicks."""
     numbers = sorted(numbers, key=float)
     positive = np.array([clicks[text] for text in numbers])
     negative = np.array([cells[text] for text in numbers]) - positive
-    wrong = positive.cumsum() + negative.sum() - negative.cumsum()  # if clicks lie above
+    wrong = positive.cumsum() + negative.sum() - negative.cumsum()  # if clicks are above it
     total = positive.sum() + negative.sum()
     return int(min(wrong.min(), total - wrong.max()))
 
 
 def _bare(name: str) -> str:
-    """Returns a name without what a label's may have before it."""
+    """Returns a name without the prefix that labels may have."""
     words = words_of(name)
     return "_".join(words[1:] if words[:1] and words[0] in _AUXILIARIES else words)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells texts that stand for a missing value."""
+"""Finds texts that stand for a missing value."""
 
 import re
 from collections import Counter
@@ -8,23 +8,23 @@ from preproc.clicks.schema.draft.text_sample import NUMBER
 from preproc.clicks.schema.draft.time_sample import time_rule
 
 _MARKS = ("null", "NULL", "None", "nan", "NaN", "NA", "N/A", "n/a", "\\N", "?")
-"""Texts that are missing in any column."""
+"""Texts that stand for a missing value in any column."""
 _ODD_MARKS = {
     *("?", "-", "--", ".", "\\n", "inf", "+inf", "-inf", "infinity", "-infinity", "nan", "null"),
     *("none", "nil", "na", "n/a", "#n/a", "#value!", "#div/0!", "unknown", "undefined", "missing"),
     *("unbekannt", "k.a."),
 }
-"""Texts that stand for a missing number or time, in small letters."""
+"""Texts that stand for a missing number or time, in lower case."""
 _COUNTRY = re.compile("[A-Z]{2}")
 _ODD = 0.01
 """Most rows, as a fraction, whose values do not fit those of the others."""
 _MOST, _NEARLY_ALL = 0.5, 0.9
-"""Fractions of a column that are numbers or times, beside marks of these and beside other words."""
+"""Least share of numbers or times in a column whose other texts are known marks, or any words."""
 _MOST_MARKS = 5
 
 
 def missing_marks(name: str, cells: Counter[str]) -> list[str]:
-    """Returns the texts of a column that mean that its value is missing, besides an empty one."""
+    """Returns the texts of a column that stand for a missing value, besides an empty text."""
     marks = [cell for cell in cells if cell and cell.strip() in ("", *_MARKS)]
     rest = [cell for cell in cells if cell and cell not in marks]
     if "NA" in marks and rest and all(map(_COUNTRY.fullmatch, rest)):
@@ -36,16 +36,16 @@ def missing_marks(name: str, cells: Counter[str]) -> list[str]:
 
 
 def _is_minus_one_a_mark(cells: list[str]) -> bool:
-    """Returns True if -1 is the one negative number; among -1, 0 and 1 it is one of three signs."""
+    """Returns True if -1 is the only negative number; among just -1, 0 and 1 it is a sign."""
     others = [cell for cell in cells if cell != "-1"]
     is_one = len(others) < len(cells) and {*others} - {"0", "1"}
     return bool(is_one) and not any(cell.startswith("-") for cell in others)
 
 
 def _odd_texts(name: str, present: dict[str, int]) -> list[str]:
-    """Returns the texts of a column that is numbers, or times, but for them: missing, as it seems.
+    """Returns the few texts in a column of numbers or times that appear to mark missing values.
 
-    Known marks may be many. A few rows of other words are rather faults.
+    Known marks may be frequent. Other words in only a few rows are more likely errors.
     """
     odd = {
         cell: n

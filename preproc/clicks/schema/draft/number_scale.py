@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells integers that measure or count something from those that name something."""
+"""Distinguishes integers that measure or count something from those that name something."""
 
 import math
 import re
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 import numpy as np
 
 Counts = Mapping[int, int]
-"""Rows of each integer."""
+"""Number of rows of each integer."""
 
 _FEW = 10
-"""Distinct integers that are categories, whatever they are."""
+"""Up to so many distinct integers are always categories."""
 _MANY = 40
-"""Distinct integers from which on the shape of their distribution can be told."""
+"""Least distinct integers whose distribution has a recognisable shape."""
 _VERY_MANY = 500
-"""Distinct integers that can be compared to a histogram, although each has few rows."""
+"""Least distinct integers that make a histogram although each has few rows."""
 
 _ID_WORDS = frozenset(
     (
@@ -30,7 +30,7 @@ _ID_WORDS = frozenset(
         *("tag", "type", "user", "vendor", "visitor", "zip", "zipcode"),
     )
 )
-"""Last words of names of columns whose integers name something."""
+"""Last words in the names of columns whose integers name something."""
 _NUMBER_WORDS = frozenset(
     (
         *("age", "amount", "amt", "avg", "balance", "clicks", "cost", "count", "counts", "days"),
@@ -40,27 +40,27 @@ _NUMBER_WORDS = frozenset(
         *("total", "views", "visits", "weeks", "weight", "wgt", "width", "years"),
     )
 )
-"""Words of names of columns whose integers measure or count something."""
+"""Words in the names of columns whose integers measure or count something."""
 _COUNTING_WORDS = frozenset(("n", "nb", "num", "number"))
-"""First words of such names; as last ones, as in `house_number`, they may be of either kind."""
+"""First words of such names; as last words, as in `house_number`, they are ambiguous."""
 _WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
-RARER = "larger ones are rarer"
-"""Evidence of counts."""
+RARER = "larger values are rarer"
+"""Evidence that integers are counts."""
 _COMMONEST, _SURE_ROWS, _FIRST = 30, 5, 5
 _FALL, _SMOOTH_FALL = -0.9, -0.6
-"""Rank correlations of integers and their rows in counts, the second one beside like neighbours.
+"""Rank correlation of integers with their rows for counts; the second if neighbours are alike too.
 
-That of ids is weaker, also where what came first is the largest as a rule."""
+For ids it is weaker, even if earlier ids tend to be more frequent."""
 _CORE = 0.95
-"""Fraction of the rows, from the smallest integers on, whose distribution is looked at."""
+"""Fraction of the rows, from the smallest integers on, whose distribution is examined."""
 _DENSE = 0.3
-"""Fraction of the integers of a range that occur, from which on they have neighbours."""
+"""Least fraction of a range's integers that must occur for them to have neighbours."""
 _ROUGH = 0.12
 _FLAT = 0.09
-"""Distance of the distribution from a uniform one that ids in the order of their making have."""
+"""Most distance from a uniform distribution for ids that were numbered in order of creation."""
 _COMMON = 0.01
-"""Fraction of the rows that one of very many numbers does not have, and the largest of ids may."""
+"""Most rows, as a fraction, of one value among very many numbers; a common id may exceed it."""
 _HISTOGRAM, _JAGGED, _PEAK = 20, 1.3, 2.0
 _UNEVEN = 0.25
 _ROUND, _MOST = 5, 0.5
@@ -69,12 +69,12 @@ _TREND, _CLEAR = 0.2, 5.0
 
 
 def number_evidence(name: str, rows: Counts, clicks: Counts) -> str:
-    """Returns why integers are numbers, for a person to read; empty if they are categories.
+    """Returns readable reasons why integers are numbers; empty if they are categories.
 
     Args:
-        name: of the column.
-        rows: rows of each integer.
-        clicks: rows among them that are clicks; empty if the label is not known.
+        name: name of the column.
+        rows: number of rows of each integer.
+        clicks: number of those rows that are clicks; empty if the label is unknown.
     """
     words = words_of(name)
     if len(rows) <= _FEW or (words and words[-1] in _ID_WORDS):
@@ -88,33 +88,33 @@ def number_evidence(name: str, rows: Counts, clicks: Counts) -> str:
     tests = {
         RARER: _are_counts(rows),
         "named as a number": is_named,
-        "near ones are about equally frequent": _is_smooth(rows) or _has_one_peak(rows),
+        "close values are about equally frequent": _is_smooth(rows) or _has_one_peak(rows),
         "0, or an amount": _are_amounts_or_nothing(rows),
-        "round ones are more frequent": _are_rounded(rows),
-        "near ones have similar click rates": _has_trend(rows, clicks),
+        "round values are more frequent": _are_rounded(rows),
+        "close values have similar click rates": _has_trend(rows, clicks),
     }
     return next((evidence for evidence, holds in tests.items() if holds), "")
 
 
 def is_named_as_number(name: str) -> bool:
-    """Returns True if a column is named as one of amounts or counts."""
+    """Returns True if a column's name suggests amounts or counts."""
     words = words_of(name)
     is_id = not words or words[-1] in _ID_WORDS
     return not is_id and (words[0] in _COUNTING_WORDS or not _NUMBER_WORDS.isdisjoint(words))
 
 
 def words_of(name: str) -> list[str]:
-    """Returns the words of a column's name, as of `device_id` or `deviceId`, in small letters."""
+    """Returns the words of a name such as `device_id` or `deviceId`, in lower case."""
     return [word.lower() for word in _WORD.findall(name)]
 
 
 def _is_from_zero(rows: Counts) -> bool:
-    """Returns True if the integers lie about zero; ids from 5060 to 5100 do not."""
+    """Returns True if the integers lie near zero; ids from 5060 to 5100 do not."""
     return max(rows) - min(rows) > abs(min(rows))
 
 
 def _are_counts(rows: Counts) -> bool:
-    """Returns True if larger integers are rarer: throughout, or the first ones, which most are."""
+    """Returns True if larger integers are rarer: all of them, or the small ones of most rows."""
     if not 0 <= min(rows) <= 1:
         return False
     values, counts = _ordered(rows)
@@ -129,21 +129,21 @@ def _are_counts(rows: Counts) -> bool:
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns Spearman's correlation; scipy.stats has it too, but takes a second to import."""
+    """Returns Spearman's correlation; not from scipy.stats, which takes a second to import."""
     ranks = []
     for values in (first, second):
         _, of_value, ties = np.unique(values, return_inverse=True, return_counts=True)
         ranks.append((ties.cumsum() - (ties - 1) / 2)[of_value])
     if min(np.ptp(each) for each in ranks) == 0:
-        return 0.0  # there is no order to compare
+        return 0.0  # no order to compare
     return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def _is_smooth(rows: Counts) -> bool:
-    """Returns True if an integer has about as many rows as its neighbours, as in durations.
+    """Returns True if an integer has about as many rows as its neighbours, like durations.
 
-    Ids are as frequent as what they name is, whatever their neighbours are; those that are all
-    equally frequent were drawn or counted on.
+    The frequency of an id does not depend on its neighbours. Ids that are all equally frequent
+    were drawn at random or numbered consecutively.
     """
     if len(rows) < _MANY:
         return False
@@ -158,9 +158,9 @@ def _is_smooth(rows: Counts) -> bool:
 
 
 def _roughness(values: np.ndarray, counts: np.ndarray) -> float:
-    """Returns the mean squared relative difference of neighbours' rows, less that of chance.
+    """Returns the mean squared relative difference of neighbours' rows, minus that of chance.
 
-    It is 0 if only chance tells them apart, and 1 if none of the integers has a neighbour.
+    It is 0 if neighbours differ only by chance, and 1 if no integer has a neighbour.
     """
     is_next = np.diff(values) == 1
     alone = np.concatenate([counts[:-1][~is_next], counts[1:][~is_next]])
@@ -170,19 +170,19 @@ def _roughness(values: np.ndarray, counts: np.ndarray) -> float:
 
 
 def _has_one_peak(rows: Counts) -> bool:
-    """Returns True if many integers, far from each other, crowd about one of them."""
+    """Returns True if many sparse integers cluster around one of them."""
     total = sum(rows.values())
     if len(rows) < _VERY_MANY or max(rows.values()) > _COMMON * total:
         return False
     values = np.array(sorted(rows))
     heights, _ = np.histogram(values[: int(0.99 * len(values))], _HISTOGRAM)
-    way = np.abs(np.diff(heights)).sum()  # up to the peak and down again, if there is one
+    way = np.abs(np.diff(heights)).sum()  # with one peak: up to it and down again
     shortest = 2 * heights.max() - heights[0] - heights[-1]
     return bool(heights.max() > _PEAK * heights.mean() and way < _JAGGED * shortest)
 
 
 def _are_amounts_or_nothing(rows: Counts) -> bool:
-    """Returns True if most rows are 0, and others amounts of no even distribution."""
+    """Returns True if most rows are 0, and the others are unevenly distributed amounts."""
     zeros, total = rows.get(0, 0), sum(rows.values())
     values = np.array([value for value in sorted(rows) if value > 0])
     if min(rows) < 0 or zeros < _MOST * total or values[0] < _FEW:
@@ -192,7 +192,7 @@ def _are_amounts_or_nothing(rows: Counts) -> bool:
 
 
 def _are_rounded(rows: Counts) -> bool:
-    """Returns True if people rounded most of them; multiples of 5 alone may be ids."""
+    """Returns True if people rounded most of them; if all are multiples of 5, they may be ids."""
     commonest = max(rows, key=rows.__getitem__)
     others = {value: n for value, n in rows.items() if value != commonest}
     fives = {value: n for value, n in others.items() if value % _ROUND == 0}
@@ -201,7 +201,7 @@ def _are_rounded(rows: Counts) -> bool:
 
 
 def _has_trend(rows: Counts, clicks: Counts) -> bool:
-    """Returns True if the click rate goes with the integer; of many ids it may by their age."""
+    """Returns True if the click rate follows the integer; that of many ids may follow their age."""
     if not clicks or len(rows) > 100:
         return False
     total = sum(rows.values())
@@ -222,7 +222,7 @@ def _has_trend(rows: Counts, clicks: Counts) -> bool:
 
 
 def _core(rows: Counts) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the integers, from the smallest on, that most rows have."""
+    """Returns the smallest integers that together make up most rows."""
     values, counts = _ordered(rows)
     end = np.searchsorted(counts.cumsum(), _CORE * counts.sum()) + 1
     return values[:end], counts[:end]

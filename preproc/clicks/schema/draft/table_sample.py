@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of a table, and what the types of its columns tell."""
+"""A sample of a table, and what its column types reveal."""
 
 import contextlib
 import dataclasses
@@ -15,10 +15,10 @@ from preproc.files.raw.objects import JsonError, cells_of_object, keys_of
 from preproc.files.raw.tables import TableColumn
 
 SAMPLE_ROWS = 60_000
-"""Rows of the sample, from all over a table, or all of a smaller one."""
+"""Rows of the sample, from all over a table; all rows of a smaller one."""
 
 _DAMAGED = 0.01
-"""Most cells, as a fraction, that are no UTF-8 in a column of texts."""
+"""Largest fraction of cells in a text column that may be invalid UTF-8."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class TableSample:
     Attributes:
         columns: name of each column -> its texts, row by row.
         rows: number of rows.
-        separators: name of each column of lists -> one that is in none of its elements, if any.
-        floats: names of the columns of floats of which none is missing.
-        unread: name of each column that no role reads -> why.
+        separators: name of each list column -> a separator that occurs in no element, if possible.
+        floats: names of the float columns without missing values.
+        unread: name of each column that no role reads -> the reason.
     """
 
     columns: dict[str, list[str]]
@@ -45,7 +45,7 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
 
     Args:
         file: the table.
-        separators: what may stand between the elements of lists, the first one rather.
+        separators: candidates for the separator of lists, by preference.
 
     Raises:
         PreprocError: it cannot be read, or has no row.
@@ -60,10 +60,10 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
     }
     names = [name for name in types.names if name not in unread]
     if not names:
-        raise PreprocError(f"{file.path}: has no column of a type that is read", path=file.path)
+        raise PreprocError(f"{file.path}: has no column of a supported type", path=file.path)
     sample = tables.sample_rows(file, names, SAMPLE_ROWS)
     if not len(sample):
-        raise PreprocError(f"{file.path}: has columns and no row", path=file.path)
+        raise PreprocError(f"{file.path}: has columns but no row", path=file.path)
     columns = {name: list[str]() for name in types.names}
     chosen: dict[str, str] = {}
     floats = []
@@ -79,12 +79,12 @@ def sample_table(file: InputFile, separators: Sequence[str]) -> TableSample:
             chosen[name] = _separator(elements, separators)
             is_of_floats = pa.types.is_floating(values.type.value_type)
             if is_of_floats and not all(map(shorten_number, elements - {b""})):
-                unread[name] = "lists of decimal numbers, which are no categories"
+                unread[name] = "lists of decimal numbers, which cannot be categories"
                 del chosen[name]
                 continue
             rows = [row.replace(end, chosen[name].encode()) for row in rows]
         if sum(map(is_text, rows)) < (1 - _DAMAGED) * len(rows):
-            unread[name] = "bytes that are no UTF-8, which no role reads"
+            unread[name] = "bytes that are not UTF-8, which no role reads"
             continue
         texts = [row.decode(errors="replace") for row in rows]
         if pa.types.is_floating(values.type) and "" not in texts:
@@ -99,7 +99,7 @@ def sample_objects(path: Path, lines: Sequence[bytes], separators: Sequence[str]
     Args:
         path: the file, for messages.
         lines: some of its lines.
-        separators: what may stand between the elements of lists, the first one rather.
+        separators: candidates for the separator of lists, by preference.
 
     Raises:
         PreprocError: no line is an object.
@@ -131,6 +131,6 @@ def sample_objects(path: Path, lines: Sequence[bytes], separators: Sequence[str]
 
 
 def _separator(elements: Collection[bytes], separators: Sequence[str]) -> str:
-    """Returns the first separator that stands in no element; the first one, if each does."""
+    """Returns the first separator that occurs in no element, or simply the first one."""
     fitting = (s for s in separators if not any(s.encode() in each for each in elements))
     return next(fitting, separators[0])

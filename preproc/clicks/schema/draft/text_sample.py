@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of a log of text, and how its fields are separated."""
+"""A sample of a text log, and how its fields are separated."""
 
 import dataclasses
 import itertools
@@ -18,13 +18,13 @@ from preproc.files.raw.encoding import encoding_fault
 from preproc.files.raw.text_files import DELIMITERS, HIVE, as_text
 
 SAMPLE_BYTES = 8 * 2**20
-"""Text of the sample, or all of a smaller file."""
+"""Bytes of text in the sample; a smaller file is read whole."""
 _PIECE_BYTES, _LEAST_LINES = 2**14, 8
-"""Text read at each of the places all over a file; more where lines are long."""
+"""Bytes and lines to read at each place all over a file; more bytes if lines are long."""
 _SAMPLED_PARTS = 16
-"""Parts of a folder that share it, besides the largest."""
+"""Parts of a folder that share the sample, besides the largest part."""
 _MOST_TEXT = 2**28
-"""Text of a compressed file that is read for it."""
+"""The most text of a compressed file that is read for the sample."""
 
 QUOTE = '"'
 NUMBER = re.compile(DECIMAL.pattern.decode())
@@ -43,10 +43,10 @@ class TextSample:
     """Rows of a log.
 
     Attributes:
-        name: of what they are from.
+        name: what the rows were sampled from.
         columns: name of each column -> its texts, row by row.
         rows: number of rows.
-        dialect: how its fields are separated.
+        dialect: how the fields are separated.
     """
 
     name: str
@@ -56,21 +56,21 @@ class TextSample:
 
 
 def sample_text(path: Path, sampled: str, samples: list[list[str]]) -> TextSample:
-    """Returns a sample of a log of text.
+    """Returns a sample of a text log.
 
     Args:
         path: the log, a file or a folder of parts, for messages.
-        sampled: what the lines are from.
-        samples: lines from all over it, those of its head first.
+        sampled: what the lines were sampled from.
+        samples: lines from all over the log, those of its head first.
 
     Raises:
-        PreprocError: it has no rows of several fields.
+        PreprocError: the log has no rows of several fields.
     """
     head, *others = samples
     delimiter = _delimiter(head)
     if delimiter is None:
         raise PreprocError(
-            f"{path}: no comma, tab, semicolon or bar stands equally often in its first lines; "
+            f"{path}: no comma, tab, semicolon or bar occurs equally often in its first lines; "
             "write the schema yourself (docs/own_clicks.md)",
             path=path,
         )
@@ -88,13 +88,13 @@ def sample_text(path: Path, sampled: str, samples: list[list[str]]) -> TextSampl
     if not columns and len(lines) > 1:
         count = len(_fields(lines[1], delimiter))
         raise PreprocError(
-            f"{path}: the header has {len(first)} fields, and the row after it {count}; correct "
-            "the header, or take a delimiter at the end of the rows off",
+            f"{path}: the header has {len(first)} fields, but the row after it has {count}; "
+            "correct the header, or remove the delimiter at the end of the rows",
             path=path,
         )
     if not columns:
-        raise PreprocError(f"{path}: has a header and no row", path=path)
-    # In a log of numbers alone a quote is an error in any case.
+        raise PreprocError(f"{path}: has a header but no row", path=path)
+    # In a log of only numbers a quote is always an error.
     has_quotes = any(QUOTE in line for line in lines)
     dialect = Dialect(delimiter=delimiter, has_header=has_header, has_quotes=has_quotes)
     by_name = dict(zip(names, columns, strict=True))
@@ -102,14 +102,14 @@ def sample_text(path: Path, sampled: str, samples: list[list[str]]) -> TextSampl
 
 
 def sample_lines(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
-    """Returns the name of what is sampled, and lines: of a folder from parts all over it.
+    """Returns the name of what is sampled, and sampled lines; a folder is sampled across its parts.
 
     Raises:
-        PreprocError: it cannot be read, or has no line.
+        PreprocError: a file cannot be read, or there is no line.
     """
     sampled, samples = _samples(path, [as_text(file) for file in files])
     if not samples[0]:
-        raise PreprocError(f"{path}: holds no line", path=path)
+        raise PreprocError(f"{path}: has no line", path=path)
     return sampled, samples
 
 
@@ -118,7 +118,7 @@ def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
         return path.name, _sample(files[0], SAMPLE_BYTES)
     steps = max(1, min(_SAMPLED_PARTS, len(files)) - 1)
     spread = [files[i * (len(files) - 1) // steps] for i in range(steps + 1)]
-    # The largest has rows if one has, and its first line is the header if there are some.
+    # If any file has rows, the largest does, and its first line is the header if files have one.
     largest = max(files, key=lambda file: file.text_bytes)
     chosen = list(dict.fromkeys((largest, *spread)))
     samples, *others = [_sample(file, SAMPLE_BYTES // len(chosen)) for file in chosen]
@@ -128,11 +128,11 @@ def _samples(path: Path, files: list[InputFile]) -> tuple[str, list[list[str]]]:
 
 
 def _sample(file: InputFile, num_bytes: int) -> list[list[str]]:
-    """Returns lines from all over a file, about `num_bytes` of text, those of its head first."""
+    """Returns about `num_bytes` of lines from all over a file, those of its head first."""
     samples = []
     for start, text, is_end in _runs(file, num_bytes):
         lines = text.split(b"\n")
-        # A line may be cut at either end of a run.
+        # The first and the last line of a run may be cut off.
         lines = lines[start > 0 : None if is_end or len(lines) == 1 else -1]
         if fault := encoding_fault(file, lines, () if start else range(1, len(lines) + 1)):
             raise PreprocError(fault)
@@ -151,14 +151,14 @@ def _runs(file: InputFile, num_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
     numbers = sorted(pieces)
     for number in numbers:
         if number - 1 in pieces:
-            continue  # it is in the run before
+            continue  # it is part of the run before
         last = next(n for n in itertools.count(number) if n + 1 not in pieces)
         text = b"".join(pieces[n] for n in range(number, last + 1))
         yield size * number, text, size * number + len(text) == end
 
 
 def _plain_pieces(file: InputFile, size: int, most: int) -> tuple[dict[int, bytes], int]:
-    """Returns pieces of a plain file by their numbers, evenly spread, and the end of its text."""
+    """Returns evenly spread pieces of a plain file by their numbers, and the end of its text."""
     count = -(-file.size // size)
     numbers = (
         {i * count // most for i in range(most)} | {count - 1} if count > most else range(count)
@@ -168,9 +168,9 @@ def _plain_pieces(file: InputFile, size: int, most: int) -> tuple[dict[int, byte
 
 
 def _pieces(file: InputFile, size: int, most: int) -> tuple[dict[int, bytes], int]:
-    """Returns pieces of a text whose length is not known, and its end.
+    """Returns pieces of a text of unknown length, and its end.
 
-    Each time that there are too many, every second one goes.
+    Whenever there are too many pieces, every second one is dropped.
     """
     pieces, stride, number, rest = dict[int, bytes](), 1, 0, b""
     for block in file.blocks():
@@ -189,7 +189,7 @@ def _pieces(file: InputFile, size: int, most: int) -> tuple[dict[int, bytes], in
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
-    """Returns the fields of a line; none if its quotes are wrong."""
+    """Returns the fields of a line; empty if its quotes are wrong."""
     quote = "" if delimiter == HIVE else QUOTE
     if not quote or quote not in line:
         return line.split(delimiter)
@@ -198,9 +198,9 @@ def _fields(line: str, delimiter: str) -> list[str]:
 
 
 def _delimiter(lines: list[str]) -> str | None:
-    """Returns the delimiter that most lines have equally often, and the first one too.
+    """Returns the delimiter that most lines, and the first line, have equally often.
 
-    A header has none of a list's separators, which may be more than the delimiters.
+    Separators of lists may outnumber delimiters, but a header does not have them.
     """
     usual = []
     for delimiter in (*DELIMITERS, "::"):
@@ -213,7 +213,7 @@ def _delimiter(lines: list[str]) -> str | None:
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Returns True if the first row has names, not values."""
+    """Returns True if the first row holds names, not values."""
     columns = [[cell for cell in cells if cell] for cells in zip(*rows[:100], strict=True)]
     is_name_of_numbers = (
         name and not NUMBER.fullmatch(name) and cells and all(map(NUMBER.fullmatch, cells))

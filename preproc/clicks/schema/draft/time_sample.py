@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells columns of times by their texts."""
+"""Recognises timestamp columns by their texts."""
 
 import re
 from collections.abc import Collection
@@ -13,24 +13,24 @@ _DATES_OF_DIGITS = {
     12: ("%Y%m%d%H%M",),
     14: ("%Y%m%d%H%M%S",),
 }
-"""Formats of numbers of so many digits."""
+"""Date formats of numbers, by their number of digits."""
 _UNITS = {9: "unix_s", 10: "unix_s", 12: "unix_ms", 13: "unix_ms", 15: "unix_us", 16: "unix_us"}
 _UNITS |= {18: "unix_ns", 19: "unix_ns"}
-"""Of times from 1973 on by their digits, of which there are ten from September 2001 on."""
+"""Units of Unix times from 1973 on, by digits; seconds have ten digits from September 2001 on."""
 _CLOCKS = (" %I:%M:%S %p", " %H:%M:%S", " %H:%M", "")
 _DAYS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y-%m-%d", "%Y/%m/%d")
-"""Of ISO 8601 too, whose hours may have one digit here."""
+"""Formats of days; that of ISO 8601 is repeated to allow hours of one digit."""
 _SPELLED = tuple(day + clock for day in _DAYS for clock in _CLOCKS)
 _SURE = 10
-"""Distinct dates of digits that are no chance, whatever the name of their column is."""
+"""So many distinct dates of digits are not a coincidence, whatever the column's name."""
 _OFFSET = re.compile(r"([+-]\d\d):?(\d\d)?")
 _ZONE = re.compile(r"T?[\d:. ]+(Z|[+-]\d\d:?(?:\d\d)?)")
 
 
 def time_rule(name: str, present: Collection[str]) -> TimeRule | None:
-    """Returns the rule of a column of times, else None.
+    """Returns the rule of a timestamp column, else None.
 
-    Numbers are times where the column's name says so; many that are all dates are too.
+    Numbers are times if the column's name says so, or if there are many and all are dates.
     """
     if not present:
         return None
@@ -50,12 +50,12 @@ def _of_digits(name: str, present: Collection[str]) -> list[str]:
 
 
 def reads_all(rule: TimeRule, present: Collection[str]) -> bool:
-    """Returns True if all texts are times of a rule."""
+    """Returns True if a rule reads all texts."""
     return all(rule.milliseconds(cell.encode()) is not None for cell in present)
 
 
 def time_kind(name: str, present: Collection[str]) -> str:
-    """Returns role, format and features of a column of times; else nothing."""
+    """Returns role, format and features of a timestamp column; empty for other columns."""
     rule = time_rule(name, present)
     if rule is None or len(present) == 1:
         return ""
@@ -71,19 +71,19 @@ def time_kind(name: str, present: Collection[str]) -> str:
 
 
 def zone_remark(kind: str, present: Collection[str]) -> str:
-    """Returns what the texts of a column of times say about their zone."""
+    """Returns a remark on the time zone of a timestamp column."""
     if "format: unix" in kind:
-        return "hours are of UTC, unless time_zone says another"
+        return "hours are in UTC, unless time_zone says otherwise"
     zones = sorted(_zones(present)) if "iso8601" in kind else [""]
     if zones == [""]:
-        return "no zone: taken for UTC, unless time_zone says it"
+        return "no zone: taken to be UTC, unless time_zone says otherwise"
     said = f"zone{'s' if len(zones) > 1 else ''} {', '.join(zone or 'none' for zone in zones)}"
-    hours = "its own" if "time_zone" in kind else "UTC, unless time_zone says another"
-    return f"{said}: hours are of {hours}"
+    hours = "its own" if "time_zone" in kind else "UTC, unless time_zone says otherwise"
+    return f"{said}: hours are in {hours}"
 
 
 def _common_zone(present: Collection[str]) -> str:
-    """Returns the fixed offset that all texts end in, as a schema has it; else UTC."""
+    """Returns the fixed offset that all texts end in, in schema form; else UTC."""
     match = [_OFFSET.fullmatch(zone) for zone in _zones(present)]
     if len(match) != 1 or match[0] is None:
         return "UTC"
@@ -92,12 +92,12 @@ def _common_zone(present: Collection[str]) -> str:
 
 
 def _zones(present: Collection[str]) -> set[str]:
-    """Returns the zones that texts of ISO 8601 end in, empty for none."""
+    """Returns the zones that ISO 8601 texts end in; "" for a text without one."""
     matches = (_ZONE.search(cell, 10) for cell in present)
     return {match[1] if match else "" for match in matches}
 
 
 def fits_days_first(kind: str, present: Collection[str]) -> bool:
-    """Returns True if months and days may be days and months."""
+    """Returns True if the texts also fit with day and month swapped."""
     form = re.findall(r'"(.*?)"', kind)[0].replace("%m/%d", "%d/%m")
     return reads_all(TimeRule(form), present)
