@@ -28,7 +28,7 @@ class VerifyOptions:
         False, "Compare sizes instead of checksums, and read a sample of the rows"
     )
     num_numerical: int = setting(
-        13, "Numerical features, where only model_size.json describes the dataset"
+        13, "Numerical features of a dataset that only model_size.json describes"
     )
 
     def __post_init__(self) -> None:
@@ -41,11 +41,11 @@ SECTIONS: dict[type, str] = {VerifyOptions: "check"}
 
 
 def run(flag_values: flags.FlagValues, folders: Sequence[str]) -> int:
-    """Prints the report on a dataset; returns 1 where it has problems."""
+    """Prints the report on a dataset; returns 1 if it has problems."""
     values, _ = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(VerifyOptions, values)
     if len(folders) != 1:
-        raise UserError("one folder is needed: recsys-recipes verify DIR")
+        raise UserError("give one folder: recsys-recipes verify DIR")
     folder = Path(folders[0])
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder")

@@ -4,8 +4,8 @@
     python -m preproc.amazon --input FILE --output DIR [--kcore once] ...
 
 reads ratings as csv (`user,item,rating,timestamp` of 2014 and 2023, `item,user,...` of 2018),
-5-core reviews as lines of JSON (Electronics_5.json.gz), and text of `user item` lines in time
-order, plain or compressed.
+5-core reviews as JSON lines (Electronics_5.json.gz), and text with `user item` lines in time order,
+plain or compressed.
 
 Exit status: 0 done, 2 the input or a setting does not allow it, 3 bad rows, 130 interrupted.
 """

@@ -27,7 +27,7 @@ def run(
 ) -> int:
     """Runs a preprocessing command as `run_command`, and prints the dataset's folder.
 
-    `prepare` makes the dataset from parsed flags and returns its folder; None if it made none.
+    `prepare` makes the dataset from parsed flags and returns its folder, or None without one.
     """
 
     def prepare_and_report(values: flags.FlagValues) -> None:
@@ -37,13 +37,13 @@ def run(
         manifest = Manifest.load(dataset)
         left_out = sum(manifest.rejected.values())
         if left_out and values.progress != "json":
-            print(f"{left_out} rows left out, see {dataset / QUARANTINE_FILE}", file=sys.stderr)
+            print(f"{left_out} rows left out; see {dataset / QUARANTINE_FILE}", file=sys.stderr)
         repeated = manifest.statistics.get("repeated_rows", 0)
         if repeated and values.progress != "json":
             print(
                 f"{repeated} rows repeat an earlier row (same user, item, timestamp) and were "
-                "kept: the item that a user is tested on may be in the history; if they are no "
-                "events of their own, leave them out of the file",
+                "kept, so the item that a user is tested on may also be in the history; if they "
+                "are duplicates, remove them from the file",
                 file=sys.stderr,
             )
         print_line(str(dataset))
@@ -57,10 +57,10 @@ def run(
 def local_input(
     values: flags.FlagValues, output: Path, files: Sequence[str] = ()
 ) -> Iterator[Path]:
-    """Copies standard input or a URL beside the output; yields its path.
+    """Copies standard input or a URL next to the output; yields the path of the copy.
 
-    Of a folder these files are copied, or without any all of its parts. The copy of a URL stays for
-    the next run where this one fails.
+    From a folder, `files` are copied, or all parts if `files` is empty. If the run fails, the copy
+    of a URL is kept for the next one.
     """
     source = values.input
     if not is_remote(source):
@@ -74,6 +74,6 @@ def local_input(
         if source == STANDARD_INPUT:
             shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
-            folder.rmdir()  # where nothing was copied
+            folder.rmdir()  # it is empty if nothing was copied
         raise
     shutil.rmtree(folder)

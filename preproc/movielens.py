@@ -4,7 +4,7 @@
     python -m preproc.movielens --input FILE_OR_DIR --output DIR [--min_item_count 5] ...
 
 reads u.data (ml-100k), ratings.dat (ml-1m, ml-10m), ratings.csv (ml-20m, 25m, 32m, latest) and text
-of `user item` lines in time order (ml-1m.txt), plain or compressed.
+with `user item` lines in time order (ml-1m.txt), plain or compressed.
 
 Exit status: 0 done, 2 the input or a setting does not allow it, 3 bad rows, 130 interrupted.
 """

@@ -8,8 +8,8 @@
 # OUTPUT_PATH     the dataset to make                         (default /data/dlrm/binary_dataset)
 # RECIPES_PYTHON  interpreter                                 (default: the repository's .venv, else python3)
 #
-# Further arguments go to `python -m preproc.clicks` (--help lists them). Nothing that exists is
-# removed unless --overwrite is among them; after an interruption the same call continues.
+# Further arguments go to `python -m preproc.clicks` (--help lists them). Existing data is removed
+# only with --overwrite. To resume after an interruption, make the same call again.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -52,7 +52,7 @@ output=${OUTPUT_PATH:-/data/dlrm/binary_dataset}
 python=${RECIPES_PYTHON:-$repository/.venv/bin/python}
 [[ -n ${RECIPES_PYTHON:-} || -x $python ]] || python=python3
 
-# In the caller's folder, since relative paths mean that; what lies there is not imported.
+# Stay in the caller's folder, for relative paths, but do not import modules from there.
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
 exec "$python" -m preproc.clicks --input="$input" --output="$output" \
   ${frequency_limit:+--frequency_limit="$frequency_limit"} --engine="$engine" "$@"

@@ -17,8 +17,9 @@
 # OPTS                 further flags, such as OPTS="--frequency_limit 8"
 # RECIPES_PYTHON       interpreter with PySpark                    (default: the repository's .venv, else python3)
 #
-# Further arguments go to `python -m preproc.clicks` (--help lists them). After an interruption the
-# same call continues. Input, output and work folder must be on storage that all executors see.
+# Further arguments go to `python -m preproc.clicks` (--help lists them). To resume after an
+# interruption, make the same call again. Input, output and work folder must be on storage that all
+# executors see.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,7 +29,7 @@ fail() {
   exit 2
 }
 
-number() { # NAME: its value must be empty or a whole number, which loses its leading zeros
+number() { # NAME: checks that its value is empty or a whole number; removes leading zeros
   [[ -n ${!1:-} ]] || return 0
   [[ ${!1} =~ ^0*[0-9]{1,9}$ ]] || fail "$1 must be a whole number below 10^9, got '${!1}'"
   printf -v "$1" %d "$((10#${!1}))"
@@ -71,7 +72,7 @@ python=${RECIPES_PYTHON:-$repository/.venv/bin/python}
 [[ -n ${RECIPES_PYTHON:-} || -x $python ]] || python=python3
 [[ -z ${SPARK_LOCAL_DIRS:-} ]] || export SPARK_LOCAL_DIRS
 
-# In the caller's folder, since relative paths mean that; what lies there is not imported.
+# Stay in the caller's folder, for relative paths, but do not import modules from there.
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
 exec "$python" "$repository/preproc/spark_data_utils.py" --input="$input" --output="$output" "${flags[@]}" \
   ${options[@]+"${options[@]}"} "$@"

@@ -4,15 +4,15 @@
 #
 #   ./run_nvtabular.sh [CPU|GPU] [--flag=value ...]
 #
-# CPU works on pandas, GPU on cuDF; neither named takes the GPU where NVTabular finds one.
+# CPU uses pandas, GPU uses cuDF; without either, the GPU is used if NVTabular finds one.
 #
 # INPUT_PATH        folder with day_0 ... day_23, or one file   (default /data/dlrm/criteo)
 # OUTPUT_PATH       the dataset to make                         (default /data/dlrm/binary_dataset)
 # RECIPES_PYTHON    interpreter of this repository              (default: its .venv, else python3)
 # NVTABULAR_PYTHON  interpreter that has NVTabular              (default: .venv-nvtabular)
 #
-# Further arguments go to `python -m preproc.clicks` (--help lists them). Nothing that exists is
-# removed unless --overwrite is among them; after an interruption the same call continues.
+# Further arguments go to `python -m preproc.clicks` (--help lists them). Existing data is removed
+# only with --overwrite. To resume after an interruption, make the same call again.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -32,7 +32,7 @@ nvtabular=${NVTABULAR_PYTHON:-}
 python=${RECIPES_PYTHON:-$repository/.venv/bin/python}
 [[ -n ${RECIPES_PYTHON:-} || -x $python ]] || python=python3
 
-# In the caller's folder, since relative paths mean that; what lies there is not imported.
+# Stay in the caller's folder, for relative paths, but do not import modules from there.
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1
 exec "$python" -m preproc.clicks --input="$input" --output="$output" --engine=nvtabular \
   --nvtabular_device="$device" ${nvtabular:+--nvtabular_python="$nvtabular"} "$@"

@@ -69,12 +69,11 @@ def prepare(
         log: a path or a table.
         output: the folder to make.
         schema: YAML file of the columns, or its content; None reads Criteo's form.
-        dictionaries: Dataset whose rules and dictionaries are applied to the rows, instead of
-            counting their categories; all rows go to the test split unless a split is given.
+        dictionaries: Dataset whose rules and dictionaries are applied to the rows instead of
+            counting categories; all rows go to the test split unless a split is given.
         preset: Settings of the transform: dlrm, kaggle, mlperf, nvidia, torchrec_nvt.
         engine: Software that does the work: native, reference, spark, nvtabular.
-        format: Formats to write, comma-separated: split, parquet, npy (TorchRec's arrays of each
-            day).
+        format: Formats to write, comma-separated: split, parquet, npy (TorchRec's arrays, by day).
         layout: Layout of the dataset: nvidia, torchrec (float32 and int32 throughout, 160 bytes a
             row; parquet with _metadata).
         memory_limit: Anonymous memory of the process, such as 512MiB.
@@ -87,35 +86,37 @@ def prepare(
             OUTPUT.work, removed after success.
         nvtabular_python: Interpreter that has NVTabular; by default that of `make nvtabular`.
         nvtabular_device: Device: auto, cpu, gpu.
-        master: Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; by
-            default what spark-submit or Spark's configuration says, else all cores of this machine.
-        spark_conf: Further configuration, spark.KEY=VALUE, several separated by commas; may be
+        master: Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT;
+            default: the master of spark-submit or Spark's configuration, else all cores of this
+            machine.
+        spark_conf: More configuration, spark.KEY=VALUE, several separated by commas; may be
             repeated.
         executor_cores: Cores of a Spark executor.
         executor_memory: Memory of a Spark executor, such as 4g.
-        spark_start_timeout: Seconds until the first Spark executor must work.
+        spark_start_timeout: Seconds to wait for the first Spark executor.
         numerical_offset: Added to a numerical value before the natural logarithm.
         numerical_min: Smaller raw values are raised to this one first.
-        numerical_missing: raw_zero: a missing value is the raw value 0; output_zero: it becomes 0.0
-            after the logarithm.
+        numerical_missing: raw_zero: a missing value counts as the raw value 0; output_zero: it
+            becomes 0.0 after the logarithm.
         bin_numerical: Add the numbers as 13 more categorical features: a number x above 2 falls
-            into the bin floor(ln(x)^2), others are bins of their own.
+            into the bin floor(ln(x)^2), every other number has its own bin.
         frequency_limit: A category seen fewer times gets id 0; 0 and 1 keep all.
-        dictionary_days: all: count categories over the whole data set; train: over the training
-            split alone.
-        category_modulus: Categories are taken modulo this before counting; none keeps them whole.
+        dictionary_days: all: count categories over the whole dataset; train: over the training
+            split only.
+        category_modulus: Take categories modulo this number before counting; none keeps them as
+            they are.
         last_day: Which half of the last day comes first.
         last_day_rounding: For an odd last day, how many rows its first half holds.
-        split_fractions: train,validation,test fractions in row order, such as 0.8,0.1,0.1; none
+        split_fractions: Fractions for train,validation,test in row order, such as 0.8,0.1,0.1; none
             splits by days.
-        split_rows: train,validation,test rows in row order, such as 95000,5000,-1, where -1 is all
-            others; in place of fractions.
-        split_days: train,validation,test files in input order, such as 21,1,-1, where -1 is all
-            others; in place of fractions.
-        unlabelled: Rows have no label, 39 fields; the dataset then has the label 0 throughout.
-        shuffle_seed: Orders the training split by a hash of this seed and the row number, a whole
-            number from 0; none keeps the rows in input order. Splits of a schema by fractions and
-            at random are ordered so by default.
+        split_rows: Rows for train,validation,test in row order, such as 95000,5000,-1, where -1
+            takes the rest; replaces fractions.
+        split_days: Files for train,validation,test in input order, such as 21,1,-1, where -1 takes
+            the rest; replaces fractions.
+        unlabelled: Rows have no label (39 fields); every label of the dataset is then 0.
+        shuffle_seed: Shuffle the training split by a hash of the row number and this seed, a whole
+            number from 0; none keeps the input order. A schema that splits by fractions or at
+            random shuffles by default.
 
     Raises:
         UserError: a setting or the log is refused; names the file, line and column.

@@ -63,15 +63,17 @@ def prepare(
         progress: How to report progress: auto, bar, json, none.
         overwrite: Replace the dataset at `output`, once the new one is done.
         engine: Software that does the work: pyarrow, nvtabular, spark.
-        nvtabular_python: Interpreter that has NVTabular; by default that of `make nvtabular`.
+        nvtabular_python: Python interpreter that has NVTabular; default: the one of `make
+            nvtabular`.
         nvtabular_device: Device: auto, cpu, gpu.
-        master: Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; by
-            default what spark-submit or Spark's configuration says, else all cores of this machine.
-        spark_conf: Further configuration, spark.KEY=VALUE, several separated by commas; may be
+        master: Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT;
+            default: the master of spark-submit or Spark's configuration, else all cores of this
+            machine.
+        spark_conf: More configuration, spark.KEY=VALUE, several separated by commas; may be
             repeated.
         executor_cores: Cores of a Spark executor.
         executor_memory: Memory of a Spark executor, such as 4g.
-        spark_start_timeout: Seconds until the first Spark executor must work.
+        spark_start_timeout: Seconds to wait for the first Spark executor.
 
     Raises:
         UserError: a setting or a row is refused; names the line and column.

@@ -24,20 +24,20 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
     values = new_flags()
     folder = f", or the folder of {' or '.join(source.file_names)}" if source.file_names else ""
     without_header = (
-        "; without a header, auto tells users and items apart by their look"
+        "; without a header, auto recognises users and items by their look"
         if len(source.column_orders) > 1
         else ""
     )
     help_texts = {
-        "input": f"A ratings file, {PLAIN_OR_COMPRESSED}{folder}, or a folder of its parts; - is "
-        "the standard input, and URLs that fsspec knows, such as s3://, are copied first.",
-        "format": f"Of the file: {', '.join(source.format_names)}, or the path of a schema (YAML).",
-        "columns": f"Columns of a csv file: {' | '.join([*source.column_orders, NAMED])}; with "
-        f"names of its header, other columns are ignored{without_header}.",
-        "min_user_count": "Users with fewer interactions are dropped; at least 3. Default: "
-        f"{source.min_user_count}, for files without times 3.",
-        "min_item_count": "Items with fewer interactions are dropped. Default: "
-        f"{source.min_item_count}{', for files without times 0' if source.min_item_count else ''}.",
+        "input": f"A ratings file, {PLAIN_OR_COMPRESSED}{folder}, or a folder of its parts. - is "
+        "standard input; URLs that fsspec supports, such as s3://, are copied first.",
+        "format": f"Format: {', '.join(source.format_names)}, or the path of a schema (YAML).",
+        "columns": f"Columns of a csv file: {' | '.join([*source.column_orders, NAMED])}, where "
+        f"NAME is a name in the header; other columns are ignored{without_header}.",
+        "min_user_count": "Drop users with fewer interactions; at least 3. Default: "
+        f"{source.min_user_count}, 3 for files without times.",
+        "min_item_count": "Drop items with fewer interactions. Default: "
+        f"{source.min_item_count}{', 0 for files without times' if source.min_item_count else ''}.",
     }
     define_settings(
         values,

@@ -24,9 +24,9 @@ from preproc.files.raw.spelled_numbers import spelling_remedy
 RatingsColumn = Literal["user", "item", "rating", "timestamp"]
 USER, ITEM, RATING, TIMESTAMP = "user", "item", "rating", "timestamp"
 IGNORED: Literal["ignored"] = "ignored"
-"""A field that nothing is read from."""
+"""Role of a field that is not read."""
 ROW = "row"
-"""Column of the number of a valid row in its file, from 0."""
+"""Column with the number of a valid row in its file, from 0."""
 
 _SCHEMAS = Path(__file__).with_name("formats")
 
@@ -41,19 +41,19 @@ _RULES = {
     "8601) or 31.12.2024 23:59",
 }
 _NEW_FRACTION = (
-    "has a fraction, which none of the first rows has: write a time of the first 100 rows with a "
+    "has a fraction, but no time of the first 100 rows has one: write one of those with a "
     "point, such as 7.0"
 )
 _BAD_QUOTES = (
-    "quotes do not go around a whole field, or go on over the line end; a quote in a quoted field "
-    "is doubled"
+    "quotes must enclose a whole field and close on the same line; double a quote inside a quoted "
+    "field"
 )
 _SHOWN_LENGTH = 60
 _SEPARATOR_NAMES = {"\t": " TAB ", " ": " SPACE "}
 
 
 class Fault(NamedTuple):
-    """The reason for a rejected row, and an explanation."""
+    """The reason to reject a row, and an explanation."""
 
     reason: RatingReason
     text: str
@@ -64,10 +64,10 @@ class RatingsFormat:
     """The rows of a ratings file.
 
     Attributes:
-        name: name in flags, messages and the manifest.
+        name: name in flags, messages and the manifest; for titles, the name of their file.
         rows: fields of a row, cells of a table, or keys of an object.
-        titles: those of the items, in a file beside; None without. Its name is that of the file.
-        encoding: of a text that is no UTF-8; none but titles has another.
+        titles: format of the item titles, in a file next to the ratings; None without titles.
+        encoding: encoding of a text that is not UTF-8; only titles may set it.
     """
 
     name: str
@@ -82,17 +82,17 @@ class RatingsFormat:
 
     @property
     def is_csv(self) -> bool:
-        """Whether it may have other columns and delimiters."""
+        """Whether the file may have other columns and delimiters."""
         return self.name == "csv"
 
     @property
     def needs_header(self) -> bool:
-        """Whether the first line has the names of the columns."""
+        """Whether the first line holds the names of the columns."""
         return self.rows.has_header
 
     @property
     def goes_by_name(self) -> bool:
-        """Whether columns are found by their names, wherever they stand."""
+        """Whether columns are found by name, in any order."""
         return self.rows.is_table or self.rows.is_json
 
     @property
@@ -102,27 +102,27 @@ class RatingsFormat:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the fields, in order, some perhaps `IGNORED`."""
+        """Columns of the fields in order; some may be `IGNORED`."""
         return tuple(column.role for column in self.rows.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns in the file, none without."""
+        """Names of the columns in the file; empty if the file has no names."""
         return self.rows.names if self.needs_header or self.rows.is_json else ()
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Columns that are read, in their order."""
+        """Columns that are read, in order."""
         return tuple(column for column in self.columns if column != IGNORED)
 
     @property
     def used(self) -> dict[str, str]:
-        """Columns that are read, by their names."""
+        """Columns that are read, by name."""
         named = zip(self.rows.names, self.columns, strict=True)
         return {name: column for name, column in named if column != IGNORED}
 
     def goes_with(self, names: Collection[str]) -> bool:
-        """Returns True if every column that is read by its name is among some."""
+        """Returns True if `names` contains every column that is read by name."""
         return self.needs_header and self.used.keys() <= set(names)
 
     @property
@@ -132,7 +132,7 @@ class RatingsFormat:
 
     @property
     def time(self) -> TimeRule:
-        """How times are read; of any format without them."""
+        """How times are read; the rule for any format if there are none."""
         return next((c.time for c in self.rows.columns if c.time is not None), TimeRule("any"))
 
     @property
@@ -142,16 +142,16 @@ class RatingsFormat:
 
     @property
     def dates_of_digits(self) -> bool:
-        """Whether times are dates such as 20240112, perhaps with hhmm or hhmmss after them."""
+        """Whether times are dates such as 20240112, optionally followed by hhmm or hhmmss."""
         return self.time.format == "any_digits"
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether rows have timestamps; files of others are in time order."""
+        """Whether rows have timestamps; other files are in time order."""
         return TIMESTAMP in self.columns
 
     def with_time(self, time_format: str) -> "RatingsFormat":
-        """Returns the format with times that are read in another way."""
+        """Returns the format with another format of times."""
         columns = (
             dataclasses.replace(c, time=TimeRule(time_format)) if c.role == TIMESTAMP else c
             for c in self.rows.columns
@@ -159,9 +159,9 @@ class RatingsFormat:
         return self._with(columns=tuple(columns))
 
     def with_dialect(self, delimiter: str) -> "RatingsFormat":
-        """Returns a format of csv with another delimiter.
+        """Returns a csv format with another delimiter.
 
-        Quotes between tabs are text, as a rule, and always in Hive's files.
+        In files with tabs, quotes are usually part of the text; in Hive's files they always are.
         """
         quote = b"" if delimiter in ("\t", "\x01") else b'"'
         has_header = self.needs_header or self.rows.is_json
@@ -169,11 +169,11 @@ class RatingsFormat:
         return self._with(delimiter=delimiter.encode(), quote=quote, **form)
 
     def as_table(self) -> "RatingsFormat":
-        """Returns the format as cells of a table, of the columns that are read."""
+        """Returns the format for cells of a table, with the columns that are read."""
         return self._of_used(RowFormat.as_table)
 
     def as_objects(self) -> "RatingsFormat":
-        """Returns the format as values of objects, of the columns that are read."""
+        """Returns the format for values of objects, with the columns that are read."""
         return self._of_used(RowFormat.as_objects)
 
     def _of_used(self, form: Callable[[RowFormat], RowFormat]) -> "RatingsFormat":
@@ -181,7 +181,7 @@ class RatingsFormat:
         return dataclasses.replace(self, rows=form(self._with(columns=used).rows))
 
     def with_ids(self, kind: FieldType) -> "RatingsFormat":
-        """Returns the format with ids of a type."""
+        """Returns the format with another type of ids."""
         columns = (
             dataclasses.replace(c, type=kind) if c.role in (USER, ITEM) else c
             for c in self.rows.columns
@@ -189,7 +189,7 @@ class RatingsFormat:
         return self._with(columns=tuple(columns))
 
     def with_columns(self, columns: Sequence[Column]) -> "RatingsFormat":
-        """Returns a format with a header of other columns."""
+        """Returns the format with a header of other columns."""
         return self._with(columns=tuple(columns), has_header=True)
 
     def _with(self, **changes: Any) -> "RatingsFormat":
@@ -203,7 +203,7 @@ class RatingsFormat:
         return self.needs_header and line.replace(b'"', b"") == names
 
     def good_fields(self, row: bytes) -> int:
-        """Counts the columns before the one at fault."""
+        """Returns how many columns are valid before the first wrong one."""
         value_or_fault = self.read(row)
         if isinstance(value_or_fault, Rating):
             return len(self.columns)
@@ -216,7 +216,7 @@ class RatingsFormat:
         return read if isinstance(read, Rating) else self._fault(row, read)
 
     def is_good(self, row: bytes) -> bool:
-        """Returns True if a row is one of this format."""
+        """Returns True if a row is valid in this format."""
         return isinstance(self.read(row), Rating)
 
     def _fault(self, row: bytes, wrong: WrongField) -> Fault:
@@ -226,12 +226,12 @@ class RatingsFormat:
         if wrong.reason == "columns":
             wanted = _SEPARATOR_NAMES.get(self.delimiter, self.delimiter).join(self.columns)
             noun = "field" if len(fields) == 1 else "fields"
-            needed = f"{len(fields)} {noun}, needed are {len(self.columns)}: {wanted}"
+            needed = f"{len(fields)} {noun} instead of {len(self.columns)}: {wanted}"
             return Fault("columns", needed)
         field, column = fields[wrong.number], self.rows.columns[wrong.number]
         shown = f"{column.role} {show(field)}{f' (key {column.name})' if self.rows.is_json else ''}"
         if wrong.reason == "encoding":
-            unprintable = f"{shown} holds bytes that are not printable UTF-8"
+            unprintable = f"{shown} has bytes that are not printable UTF-8"
             return Fault("encoding", unprintable)
         text = field.decode()
         if column.role == TIMESTAMP and self._is_new_fraction(row):
@@ -242,31 +242,31 @@ class RatingsFormat:
 
     def _rule(self, role: str) -> str:
         is_own = role == TIMESTAMP and not self.time.format.startswith("any")
-        return f"from 1970 to 2199 and like {self.time.format}" if is_own else _RULES[role]
+        return f"from 1970 to 2199, of the form {self.time.format}" if is_own else _RULES[role]
 
     def _is_new_fraction(self, row: bytes) -> bool:
         as_real = read_rating(row, self.with_time("any_real").rows)
         return self.time.format == "any" and isinstance(as_real, Rating)
 
     def _remedy(self, role: str, text: str) -> str:
-        """Returns what to do about a text that breaks the rule of its column, if it is known."""
+        """Returns what to do about a text that is invalid in its column; empty if unknown."""
         if role == TIMESTAMP and self.dates_of_digits:
-            return "; those of the first rows are dates such as 20240112"
+            return "; the times of the first rows are dates such as 20240112"
         spelling = spelling_remedy([text]) if role == RATING else ""
         return f"; {spelling}" if spelling else ""
 
 
 @functools.cache
 def formats_of(names: tuple[str, ...]) -> tuple[RatingsFormat, ...]:
-    """Returns the formats of built-in schemas, by the names of their files."""
+    """Returns the formats of built-in schemas, by file name."""
     return tuple(f for name in names for f in load_formats(_SCHEMAS / f"{name}.yaml"))
 
 
 def load_formats(path: Path) -> tuple[RatingsFormat, ...]:
-    """Returns the format of a schema; where ids are of any type, first that of whole numbers.
+    """Returns the formats of a schema: one or, if ids may have any type, whole numbers first.
 
     Raises:
-        PreprocError: it is missing or wrong; names file, line and key.
+        PreprocError: it is missing or wrong; the message names file, line and key.
     """
     schema = load_ratings_schema(path)
     layout = _of_schema(schema)
@@ -281,7 +281,7 @@ def _of_schema(schema: RatingsSchema) -> RatingsFormat:
 
 
 def _json_fault(row: bytes, row_format: RowFormat) -> str:
-    """Returns why a row is no object; empty for rows of other forms."""
+    """Returns why a row is not a valid object; empty for rows of other forms."""
     try:
         if row_format.is_json:
             cells_of_object(row, row_format.separators)
@@ -291,7 +291,7 @@ def _json_fault(row: bytes, row_format: RowFormat) -> str:
 
 
 def show(value: bytes) -> str:
-    """Quotes bytes for a message, at most 60 characters of them."""
+    """Quotes bytes for a message, up to 60 characters."""
     text = value.decode(errors="backslashreplace")
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return f"'{text}'" if len(text) <= _SHOWN_LENGTH else f"'{text[:_SHOWN_LENGTH]}...'"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header lines of csv files, and their columns by name."""
+"""Headers of csv files, and columns by name."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from preproc.ratings.format import IGNORED, ITEM, TIMESTAMP, USER, RatingsColumn
 
 COLUMNS: tuple[RatingsColumn, ...] = get_args(RatingsColumn)
 NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
-"""How `columns` names the columns of a header."""
+"""The form of `columns` that names columns of a header."""
 
 _UDATA_FIELDS = 4
 _TELLING: dict[RatingsColumn, str] = {
@@ -24,14 +24,14 @@ _TELLING: dict[RatingsColumn, str] = {
     "rating": "(book)?ratings?|overall|stars|score",
     "timestamp": "(unix|review|event|rating)*(timestamp|time|date|datetime)|when|createdat",
 }
-"""The letters of names that leave no doubt; a suffix such as `:token` is not looked at."""
+"""Patterns for the letters of unambiguous names; a suffix such as `:token` is ignored."""
 
 
 def parse_names(columns: str, orders: Iterable[str]) -> dict[RatingsColumn, str]:
-    """Reads the names of columns from a setting such as `user=u,item=i`.
+    """Parses column names from a setting such as `user=u,item=i`.
 
     Raises:
-        PreprocError: it does not name user and item, or names a column twice.
+        PreprocError: the setting does not name user and item, or names a column twice.
     """
     pairs = [entry.partition("=") for entry in columns.split(",")]
     names: dict[RatingsColumn, str] = {
@@ -40,33 +40,33 @@ def parse_names(columns: str, orders: Iterable[str]) -> dict[RatingsColumn, str]
     distinct = len(set(names.values())) == len(pairs) == len(names) and all(names.values())
     if not distinct or USER not in names or ITEM not in names:
         raise PreprocError(
-            f"`columns` must be {' | '.join([*orders, NAMED])}, with names of the header, where "
-            f"rating and timestamp may be left out; got {columns!r}"
+            f"`columns` must be {' | '.join([*orders, NAMED])}, where NAME is a name in the header "
+            f"and rating and timestamp are optional; got {columns!r}"
         )
     return names
 
 
 def names_of(line: bytes, delimiter: str, quote: bytes = b'"') -> list[str]:
-    """Returns the fields of a line, which are names in a header; none if its quotes are wrong."""
+    """Returns the fields of a header line, which are names; empty if its quotes are wrong."""
     fields = split_fields(line, delimiter.encode(), quote) or []
     return [field.decode(errors="backslashreplace") for field in fields]
 
 
 def header_names(line: bytes, delimiter: str = ",") -> list[str]:
-    """Returns the names of a header line, empty if it is none.
+    """Returns the names in a header line; empty if the line is not a header.
 
-    A header has several names, all different, and none is a number. One may be empty, as that of
-    the index in files of pandas.
+    A header has several names. They are all different, and none is a number. One may be empty, as
+    for the index in files from pandas.
     """
     names = names_of(line, delimiter)
-    if line.startswith((b"{", b"[", b"<")):  # JSON, or a page of the web
+    if line.startswith((b"{", b"[", b"<")):  # JSON or HTML
         return []
     is_text = all(n.isprintable() and not re.fullmatch(rating_fields.TIME, n) for n in names)
     return names if is_text and 1 < len(names) == len(set(names)) else []
 
 
 def delimiter_of(line: bytes) -> str:
-    """Returns the delimiter of a csv file by its first line; a comma for u.data of MovieLens."""
+    """Returns the delimiter of a csv file from its first line; a comma for MovieLens' u.data."""
     delimiter = max(DELIMITERS, key=lambda each: line.count(each.encode()))
     count = line.count(delimiter.encode())
     is_udata = delimiter == "\t" and count == _UDATA_FIELDS - 1 and not header_names(line, "\t")
@@ -76,7 +76,7 @@ def delimiter_of(line: bytes) -> str:
 def with_names(
     layout: RatingsFormat, names: Mapping[RatingsColumn, str], seen: Sequence[str]
 ) -> RatingsFormat:
-    """Returns a csv format with columns by the names of its header."""
+    """Returns a csv format whose columns are those of a header, with roles from `names`."""
     column_of = {name: column for column, name in names.items()}
     columns = []
     for name in seen:
@@ -88,10 +88,9 @@ def with_names(
 
 
 def names_by_column(seen: Sequence[str]) -> dict[RatingsColumn, str]:
-    """Chooses columns by the names of a header alone.
+    """Chooses columns by the names in a header only.
 
-    Users and items that none or several names tell, and other columns that several tell, are
-    called NAME.
+    A column that several names fit, and a user or item column that no name fits, is called NAME.
     """
     told = {column: [n for n in seen if _tells(column, n)] for column in COLUMNS}
     return {
@@ -102,12 +101,12 @@ def names_by_column(seen: Sequence[str]) -> dict[RatingsColumn, str]:
 
 
 def suggestion(seen: Sequence[str]) -> str:
-    """Returns a value of `columns` for a header with other names."""
+    """Suggests a value of `columns` for a header with unknown names."""
     return shlex.quote(",".join(f"{c}={name}" for c, name in names_by_column(seen).items()))
 
 
 def unread_times(layout: RatingsFormat) -> list[str]:
-    """Returns names of times that a format does not read."""
+    """Returns the names of columns that look like times but are not read."""
     if layout.has_timestamps:
         return []
     return [name for name in layout.names if _tells("timestamp", name)]

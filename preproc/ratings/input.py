@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the ratings file of a run; detects or refuses its format."""
+"""Finds the ratings file of a run, and detects or refuses its format."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ from preproc.ratings.parse import RATINGS_FILE
 
 SAMPLE_ROWS = 100
 _MOST = 0.5
-"""Fraction of the times that are dates of digits, if the others are faults."""
+"""If more than this fraction of times are dates of digits, the other times are errors."""
 _LISTS_ROWS = 5000
 
 _FLOAT_ID = re.compile(r"[0-9]+\.0+|[0-9](?:\.[0-9]+)?[eE]\+?[0-9]+")
@@ -61,10 +61,10 @@ _ASIN = re.compile(r"(?:B[0-9A-Z]{9}|[0-9]{9}[0-9X])")
 
 
 def find_files(job: RatingsJob) -> tuple[InputFile, ...]:
-    """Finds the ratings file of a run, or the parts of a folder, read as csv.
+    """Finds the ratings file of a run, or the parts of a folder.
 
     Raises:
-        PreprocError: it is missing, ambiguous, empty, or of an unsupported compression.
+        PreprocError: the file is missing, ambiguous or empty, or its compression is not supported.
     """
     path = job.input
     if not path.exists():
@@ -75,8 +75,7 @@ def find_files(job: RatingsJob) -> tuple[InputFile, ...]:
         if len(present) > 1:
             listed = ", ".join(f.name for f in present)
             raise PreprocError(
-                f"`input` {path}: must name one ratings file, found {listed}; give the path of the "
-                "file itself"
+                f"`input` {path}: must hold one ratings file, found {listed}; give the path of one"
             )
         if not present:
             return _opened_parts(job, path)
@@ -85,13 +84,13 @@ def find_files(job: RatingsJob) -> tuple[InputFile, ...]:
 
 
 def _opened_parts(job: RatingsJob, folder: Path) -> tuple[InputFile, ...]:
-    """Opens the parts of a folder but those of no byte."""
+    """Opens the parts of a folder, except empty files."""
     parts = tuple(part for part in parts_of(folder) if part.stat().st_size)
     if not parts:
-        raise PreprocError(f"`input` {folder}: none of its files holds a row")
+        raise PreprocError(f"`input` {folder}: none of its files has a row")
     files = [_opened(job, part) for part in parts]
     if any(isinstance(file, TableFile) and file.has_fractions for file in files):
-        # Times are written alike in all parts.
+        # All parts must write times the same way.
         files = [
             dataclasses.replace(file, has_fractions=True) if isinstance(file, TableFile) else file
             for file in files
@@ -111,10 +110,10 @@ def _opened(job: RatingsJob, path: Path) -> InputFile:
 
 
 def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
-    """Returns a table as text of the columns that are used.
+    """Opens a table as text, with only the columns that are used.
 
     Raises:
-        PreprocError: the table lacks one, or none of its names are known.
+        PreprocError: the table lacks a column, or none of its names is known.
     """
     used = _by_names(job, file, table_schema(file).names)[0].used
     columns = [
@@ -130,10 +129,10 @@ def _open_table(job: RatingsJob, file: InputFile) -> TableFile:
 
 
 def _by_names(job: RatingsJob, file: InputFile, names: Sequence[str]) -> list[RatingsFormat]:
-    """Returns the formats of a table or of objects, which go by their names.
+    """Returns the formats of a table or of objects, chosen by the names of the columns.
 
     Raises:
-        PreprocError: the file lacks one, or none of its names are known.
+        PreprocError: the file lacks a column, or none of its names is known.
     """
     if job.column_names is not None:
         _check_names(file, job.column_names, names)
@@ -145,37 +144,36 @@ def _by_names(job: RatingsJob, file: InputFile, names: Sequence[str]) -> list[Ra
 
 
 def _named(job: RatingsJob, seen: Sequence[str]) -> list[RatingsFormat]:
-    """Returns formats of csv with the columns that `columns` names.
+    """Returns csv formats with the columns that `columns` names.
 
     Raises:
-        PreprocError: there are none.
+        PreprocError: there is no csv format.
     """
     by_type = {f.id_type: f for f in job.formats if f.is_csv}
     if not by_type:
-        raise PreprocError(f"`columns` is for csv files; `format` is {job.format}")
+        raise PreprocError(f"`columns` applies only to csv files, but `format` is {job.format}")
     return [with_names(f, job.column_names or {}, seen) for f in by_type.values()]
 
 
 def _check_names(file: InputFile, names: Mapping[RatingsColumn, str], seen: Sequence[str]) -> None:
-    """Refuses names that are not those of a file.
+    """Refuses column names that a file does not have exactly once.
 
     Raises:
-        PreprocError: names the first one.
+        PreprocError: names the first such column.
     """
     for name in names.values():
         if seen.count(name) != 1:
             raise PreprocError(
-                f"`columns`: {file.path} must have the name {name!r} once, and has "
-                f"{', '.join(n or repr(n) for n in seen)}. Name the columns as the file does: "
-                f"{NAMED}",
+                f"`columns`: {file.path} must have the column {name!r} exactly once, but has "
+                f"{', '.join(n or repr(n) for n in seen)}. Use the file's own names: {NAMED}",
                 setting="columns",
                 path=file.path,
             )
 
 
 def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocError:
-    """Returns the error of a file whose columns are not known."""
-    untold = " (no name tells it; without, histories are in the order of the file)"
+    """Returns the error for a file whose columns are unknown."""
+    untold = " (no column looks like it; without one, histories are in the order of the file)"
     times = "" if TIMESTAMP in names_by_column(names) else untold
     return PreprocError(
         f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. A log of "
@@ -186,7 +184,7 @@ def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocEr
 
 
 def first_lines(file: InputFile, count: int) -> list[bytes]:
-    """Returns lines of a text, without their ends.
+    """Returns the first lines of a text, without line ends.
 
     Raises:
         PreprocError: a line is longer than 1 MiB.
@@ -206,10 +204,10 @@ def first_lines(file: InputFile, count: int) -> list[bytes]:
 
 
 def of_file(layout: RatingsFormat, file: InputFile) -> RatingsFormat:
-    """Returns a format as a file of a folder has it.
+    """Adapts a format to a file: table, objects, or the delimiter of a csv file.
 
     Raises:
-        PreprocError: it has another header.
+        PreprocError: the file has another header.
     """
     line = next(iter(first_lines(file, 1)), b"")
     seen: Sequence[str] = ()
@@ -223,13 +221,13 @@ def of_file(layout: RatingsFormat, file: InputFile) -> RatingsFormat:
     if line and layout.needs_header and not is_header:
         raise PreprocError(
             f"{file.path}: its first line is {show(line)}, but the header of the largest file is "
-            f"{layout.header.decode()}; write all parts with the same columns in the same order"
+            f"{layout.header.decode()}; all parts need the same columns in the same order"
         )
     return layout
 
 
 def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[RatingsFormat, float]:
-    """Detects format and mean row bytes from the first rows of the largest file.
+    """Detects the format and the mean row length in bytes from the start of the largest file.
 
     Raises:
         PreprocError: no row is valid, or the order of columns is ambiguous.
@@ -248,7 +246,7 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
         order = ",".join(best.columns[:2])
         if job.column_names is None and job.columns not in ("auto", order):
             raise PreprocError(
-                f"`columns` {job.columns}: the header of {file.path} says {order}; leave the flag "
+                f"`columns` {job.columns}: the header of {file.path} has {order}; leave the flag "
                 "out"
             )
         _check_ids(job, file, best, rows)
@@ -263,14 +261,15 @@ def detect_format(job: RatingsJob, files: tuple[InputFile, ...]) -> tuple[Rating
     if best.needs_header:
         raise PreprocError(
             f"{file.path}: line 1 must be the header {best.header.decode()}, found "
-            f"{show(rows[0])}; get the file again, or add the header above its rows, if these are "
-            "its columns"
+            f"{show(rows[0])}; get the file again or, if these are its columns, add the header"
         )
     orders = {",".join(f.columns[:2]): f for f in candidates if f.is_csv and not f.needs_header}
     if best.is_csv and len(orders) > 1:
         best = _detect_order(job, file, orders, [r for r in rows if best.is_good(r)])
     elif job.columns != "auto":
-        raise PreprocError(f"`columns` is for csv files; {file.path} is of format {best.name}")
+        raise PreprocError(
+            f"`columns` applies only to csv files, but {file.path} has format {best.name}"
+        )
     _check_ids(job, file, best, rows)
     return _with_time_kind(best, rows), length
 
@@ -300,14 +299,14 @@ def _nothing_fits(
     is_csv = best.is_csv and best.rows.delimiter in rows[0]
     if is_csv and not rows[0].startswith((b"{", b"[", b"<")):
         return PreprocError(f"{message}. If these are other columns: {_with_header(file, rows[0])}")
-    return PreprocError(f"{message}. Give another file, or name its `format`")
+    return PreprocError(f"{message}. Give another file, or set its `format`")
 
 
 def _candidates(job: RatingsJob, file: InputFile, rows: list[bytes]) -> list[RatingsFormat]:
     """Returns the formats that the settings allow.
 
     Raises:
-        PreprocError: `format` has no ids of the wanted type, or no such columns.
+        PreprocError: `format` has no ids of the requested type, or no such columns.
     """
     formats = list(job.formats)
     if isinstance(file, TableFile):
@@ -331,8 +330,8 @@ def _candidates(job: RatingsJob, file: InputFile, rows: list[bytes]) -> list[Rat
     typed = [f for f in formats if f.id_type == wanted]
     if not typed:
         raise PreprocError(
-            f"`id_type` {job.id_type}: files of format {job.format} have other ids; leave it out, "
-            "or write the file as csv"
+            f"`id_type` {job.id_type}: files of format {job.format} have other ids; leave the "
+            "setting out, or write the file as csv"
         )
     return typed
 
@@ -340,7 +339,7 @@ def _candidates(job: RatingsJob, file: InputFile, rows: list[bytes]) -> list[Rat
 def _check_first_line(
     job: RatingsJob, file: InputFile, line: bytes, best: RatingsFormat, *, any_good: bool
 ) -> None:
-    """Refuses a header of other names.
+    """Refuses a header that does not belong to the format.
 
     Raises:
         PreprocError: the line looks like a header.
@@ -352,7 +351,7 @@ def _check_first_line(
         return
     if not best.is_csv:
         if any_good:
-            form = f"line 1 is a header, and format {best.name} has none"
+            form = f"line 1 is a header, but format {best.name} has no header"
             raise PreprocError(_told(file, form, "tail -n +2"))
         return
     raise _untold_names(file, "line 1 looks like a header", seen)
@@ -361,16 +360,17 @@ def _check_first_line(
 def _closest(formats: list[RatingsFormat], rows: list[bytes]) -> list[RatingsFormat]:
     """Sorts formats by how far they read the first row, farthest first.
 
-    The message about that row is then on what is wrong in it, not on a neighbour's rule for ids.
+    So the message about that row says what is wrong with it, and not how ids differ in a similar
+    format.
     """
     return sorted(formats, key=lambda f: f.good_fields(rows[0]) if rows else 0, reverse=True)
 
 
 def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list[bytes]) -> None:
-    """Refuses ids that are whole numbers on their way through floats.
+    """Refuses ids that are whole numbers written as floats.
 
     Raises:
-        PreprocError: all users or all items of the first rows are.
+        PreprocError: all users or all items of the first rows are such ids.
     """
     if job.id_type == "string":
         return
@@ -380,15 +380,15 @@ def _check_ids(job: RatingsJob, file: InputFile, best: RatingsFormat, rows: list
         if ids and all(map(_FLOAT_ID.fullmatch, ids)):
             has_types = any(layout.id_type == "digits" for layout in job.source.formats)
             raise PreprocError(
-                f"{file.path}: each {column} of the first rows is a whole number as a float, such "
-                f"as {ids[0]}, and larger ones lose digits so. Write them as integers (pandas: "
-                f"frame.astype({{NAME: 'Int64'}}) before to_csv)"
-                + (", or take them as text with `id_type` string" if has_types else "")
+                f"{file.path}: each {column} of the first rows is a whole number written as a "
+                f"float, such as {ids[0]}; large ids lose digits that way. Write them as integers "
+                f"(pandas: frame.astype({{NAME: 'Int64'}}) before to_csv)"
+                + (", or read them as text with `id_type` string" if has_types else "")
             )
 
 
 def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
-    """Reads times as dates of digits if most are; as floats if some have decimals."""
+    """Chooses how to read times: dates of digits if most are, floats if some have decimals."""
     if layout.time.format != "any" or not layout.has_timestamps:
         return layout
     real = layout.with_time("any_real")
@@ -403,14 +403,14 @@ def _with_time_kind(layout: RatingsFormat, rows: list[bytes]) -> RatingsFormat:
 
 
 def _is_date_of_digits(text: str) -> bool:
-    """Returns True for 20240112, 202401120915 and 20240112091500, which are dates."""
+    """Returns True for dates such as 20240112, 202401120915 and 20240112091500."""
     return date_of_digits(text) is not None and "1970" <= text < "2200"
 
 
 def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
-    """Returns the note about items that look like lists, and the command that splits them.
+    """Returns a note about items that look like lists, with a command that splits them.
 
-    Empty if none do.
+    Empty if there are none.
     """
     layout = of_file(layout, file)
     values = map(layout.read, first_lines(file, _LISTS_ROWS))
@@ -420,8 +420,8 @@ def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
         return ""
     example = next(item for item in items if separator in item)
     note = (
-        f"{file.path}: items such as {show(example.encode())} look like lists; each whole text is "
-        "an item as it is. If they are lists, write a row for each element"
+        f"{file.path}: items such as {show(example.encode())} look like lists, but each whole text "
+        "is read as one item. If they are lists, write a row for each element"
     )
     delimiter = layout.delimiter
     if len(delimiter) != 1 or layout.goes_by_name:
@@ -438,7 +438,7 @@ def lists_as_items(file: InputFile, layout: RatingsFormat) -> str:
 def _detect_order(
     job: RatingsJob, file: InputFile, orders: dict[str, RatingsFormat], rows: list[bytes]
 ) -> RatingsFormat:
-    """Detects whether users or items, which are ASINs or ISBNs, come first."""
+    """Detects whether users or items come first; items are ASINs or ISBNs."""
     if job.columns != "auto":
         return orders[job.columns]
     values = [v for v in map(orders["user,item"].read, rows) if isinstance(v, Rating)]
@@ -447,8 +447,8 @@ def _detect_order(
     if first == second:
         alike = "both" if first else "neither"
         raise PreprocError(
-            f"{file.path}: which column holds the items cannot be told from the first rows "
-            f"({alike} look like ASINs: {show(rows[0])}); say it with `columns` user,item or "
+            f"{file.path}: the first rows do not show which column holds the items "
+            f"({alike} look like ASINs: {show(rows[0])}); give `columns` user,item or "
             "`columns` item,user"
         )
     return orders["item,user" if first else "user,item"]
@@ -466,7 +466,7 @@ _READERS = {"none": "cat", "gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", 
 
 
 def _told(file: InputFile, form: str, command: str, names: Sequence[str] = ()) -> str:
-    """Returns an error message: a form, and the command that converts it."""
+    """Returns an error message: what is wrong with the file, and a command that converts it."""
     columns = f" with `columns` {suggestion(names)}" if names else ""
     return (
         f"{file.path}: {form}. Convert it:\n  {_piped(file, command, '_converted')}\nand give the "
@@ -475,7 +475,7 @@ def _told(file: InputFile, form: str, command: str, names: Sequence[str] = ()) -
 
 
 def _piped(file: InputFile, command: str, ending: str) -> str:
-    """Returns the command that sends a file through another one, to a new file."""
+    """Returns a command line that pipes a file through `command` into a new file."""
     made = file.path.with_name(f"{file.path.name.partition('.')[0]}{ending}")
     source, reader = shlex.quote(str(file.path)), _READERS[file.compression]
     return f"{reader} {source} | {command} > {shlex.quote(str(made))}"

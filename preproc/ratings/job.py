@@ -38,11 +38,11 @@ class RatingsSource:
     """A family of ratings files.
 
     Attributes:
-        name: `source` of the manifest.
+        name: `source` in the manifest.
         schemas: names of the schemas of its files, in preproc/ratings/formats.
-        column_orders: values of `columns` that name no column of a header.
+        column_orders: values of `columns` that give an order rather than names of a header.
         file_names: names to look for in a folder, with or without .gz.
-        min_user_count: default for files with timestamps (text files are filtered already).
+        min_user_count: default for files with timestamps; text files are already filtered.
         min_item_count: default for files with timestamps.
     """
 
@@ -55,7 +55,7 @@ class RatingsSource:
 
     @property
     def formats(self) -> tuple[RatingsFormat, ...]:
-        """Formats of its files, in the order in which they are tried."""
+        """Formats of its files, in the order to try them."""
         return formats_of(self.schemas)
 
     @property
@@ -91,58 +91,56 @@ AMAZON = RatingsSource(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsJob:
-    """Settings of a run; `source` is the family of files."""
+    """Settings of a run; `source` is the family of ratings files."""
 
     source: RatingsSource
     input: Path = setting(REQUIRED, f"A ratings file, {PLAIN_OR_COMPRESSED}.")
     output: Path = setting(REQUIRED, "The dataset folder to make.")
-    format: str = setting("auto", "Of the file.")
+    format: str = setting("auto", "Format of the file.")
     columns: str = setting(
         "auto",
-        f"Columns of a csv file: auto, or {NAMED} with the names of its header; other columns are "
+        f"Columns of a csv file: auto, or {NAMED} with names from its header; other columns are "
         "ignored.",
     )
     id_type: IdType = setting(
         "auto",
-        "Ids of users and items in a csv file: auto | integer | string; auto takes integers if any "
-        "of the first rows has them, string keeps any text.",
+        "Type of user and item ids in a csv file: auto | integer | string; auto takes integers if "
+        "any of the first rows has them, string keeps any text.",
     )
-    min_rating: float = setting(0.0, "Ratings below are dropped.")
-    min_user_count: int | None = setting(
-        None, "Users with fewer interactions are dropped; at least 3."
-    )
-    min_item_count: int | None = setting(None, "Items with fewer interactions are dropped.")
+    min_rating: float = setting(0.0, "Drop ratings below this.")
+    min_user_count: int | None = setting(None, "Drop users with fewer interactions; at least 3.")
+    min_item_count: int | None = setting(None, "Drop items with fewer interactions.")
     kcore: KCore = setting(
         "iterated",
-        f"How the two limits are applied, items before users: {' | '.join(KCORES)} (until nothing "
-        "changes, or one pass, after which items may be short again).",
+        f"How to apply the two limits, items before users: {' | '.join(KCORES)} (until nothing "
+        "changes, or one pass, after which some items may be below the limit again).",
     )
     split: str = setting(
         LEAVE_ONE_OUT,
-        f"Items that are held out: {LEAVE_ONE_OUT} (the last ones of each user), or temporal:0.9 "
-        "(all from a moment on, with this fraction of the interactions before it).",
+        f"Items to hold out: {LEAVE_ONE_OUT} (the last ones of each user), or temporal:0.9 (all "
+        "from the moment on that has this fraction of the interactions before it).",
     )
     dictionaries: Path | None = setting(
         None,
-        "Dataset whose item ids the rows get, for a model that was trained on it; rows of other "
-        "items are left out.",
+        "Dataset whose item ids to use, for a model that was trained on it; rows of other items "
+        "are left out.",
     )
     max_bad_fraction: float = setting(
         0.0,
-        "Share of rows that may break the grammar: they are left out, and kept in "
-        f"{QUARANTINE_FILE}. With 0 the first one stops the run.",
+        "Fraction of rows that may be malformed; they are written to "
+        f"{QUARANTINE_FILE} instead. With 0 the first one stops the run.",
     )
     titles: str = setting(
         "auto",
-        "File of item titles, for people to read: u.item, movies.dat or movies.csv of MovieLens; "
-        "auto takes the one beside the ratings, if there is one, none takes none.",
+        "File of readable item titles: u.item, movies.dat or movies.csv of MovieLens; auto takes "
+        "the one next to the ratings if it exists, none reads no titles.",
     )
     progress: ProgressMode = setting("none", PROGRESS_HELP)
-    overwrite: bool = setting(False, "Replace the dataset at --output, once the new one is done.")
+    overwrite: bool = setting(False, "Replace the dataset at --output once the new one is done.")
     engine: str = setting("pyarrow", f"Software that does the work: {', '.join(ENGINES)}.")
     nvtabular_python: Path | None = setting(
         None,
-        "Interpreter that has NVTabular; by default that of `make nvtabular`.",
+        "Python interpreter that has NVTabular; default: the one of `make nvtabular`.",
         used_with={"engine": ("nvtabular",)},
     )
     nvtabular_device: NvtabularDevice = setting(
@@ -151,11 +149,11 @@ class RatingsJob:
     spark: SparkSettings = SparkSettings()
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot be carried out."""
+        """Refuses settings that are not valid."""
         require_choices(self, {"engine": ENGINES}, separator=" | ")
         if not self.has_own_schema:
             require_choices(self, {"format": self.source.format_names}, separator=" | ")
-        _ = self.column_names  # refuses what is none
+        _ = self.column_names  # raises if it is not valid
         try:
             parse_split(self.split)
         except ValueError as error:
@@ -164,8 +162,8 @@ class RatingsJob:
             raise PreprocError(f"`min_rating` must be a number, got {self.min_rating}")
         if self.min_user_count is not None and self.min_user_count < MIN_LENGTH:
             raise PreprocError(
-                f"`min_user_count` must be at least {MIN_LENGTH}, got {self.min_user_count}: a "
-                "user gives one item each to train, validate and test on"
+                f"`min_user_count` must be at least {MIN_LENGTH}, got {self.min_user_count}: each "
+                "user needs one item each for training, validation and test"
             )
         if self.min_item_count is not None and self.min_item_count < 0:
             raise PreprocError(f"`min_item_count` must not be negative, got {self.min_item_count}")
@@ -176,13 +174,13 @@ class RatingsJob:
 
     @property
     def column_names(self) -> dict[RatingsColumn, str] | None:
-        """The given names of columns in the header, or None."""
+        """The given column names of the header; None if `columns` gives no names."""
         orders = self.source.column_orders
         return None if self.columns in orders else parse_names(self.columns, orders)
 
     @property
     def has_own_schema(self) -> bool:
-        """Whether `format` names a file."""
+        """Whether `format` is the path of a schema."""
         return Path(self.format).suffix in (".yaml", ".yml")
 
     @property
@@ -203,7 +201,7 @@ class RatingsJob:
 
     @property
     def min_counts(self) -> dict[str, int]:
-        """Minimum counts of a resolved job, in the order of a pass."""
+        """Minimum counts of a resolved job, in the order in which a pass applies them."""
         assert self.min_item_count is not None
         assert self.min_user_count is not None
         return {ITEM: self.min_item_count, USER: self.min_user_count}
@@ -216,12 +214,12 @@ class RatingsJob:
         """
         if "rating" not in layout.columns and self.min_rating > 0:
             raise PreprocError(
-                f"`min_rating` {self.min_rating:g}: {self.input} holds no ratings; leave it out"
+                f"`min_rating` {self.min_rating:g}: {self.input} has no ratings; leave it out"
             )
         is_log = layout.has_timestamps
         if self.quantile is not None and not is_log:
             raise PreprocError(
-                f"`split` {self.split}: {self.input} holds no timestamps; leave it out"
+                f"`split` {self.split}: {self.input} has no timestamps; leave it out"
             )
         users = self.source.min_user_count if is_log else MIN_LENGTH
         items = self.source.min_item_count if is_log and self.dictionaries is None else 0
@@ -233,4 +231,4 @@ class RatingsJob:
 
 
 SECTIONS: dict[type, str] = {RatingsJob: "run", SparkSettings: "spark"}
-"""Sections of the flags, and their headings."""
+"""Sections of the flags, with their headings."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers items as another dataset does, or by a split."""
+"""Numbers items like another dataset, or by a temporal split."""
 
 import dataclasses
 from fractions import Fraction
@@ -32,7 +32,7 @@ class KnownItems:
 
     Attributes:
         raw: [I] raw ids of the items 1, 2, ...
-        fingerprints: of the dataset, and of those that its own ids came from.
+        fingerprints: fingerprints of the dataset, and of datasets that its ids came from.
         num_left_out: rows of other items so far.
     """
 
@@ -45,7 +45,7 @@ class KnownItems:
         """Reads the item map of a dataset.
 
         Raises:
-            PreprocError: the folder is no dataset of sequences, or damaged.
+            PreprocError: the folder is not a dataset of sequences, or is damaged.
         """
         try:
             manifest, items = Manifest.load(dataset), read_item_map(dataset)
@@ -53,8 +53,8 @@ class KnownItems:
             raise PreprocError(f"`dictionaries`: {error}", setting="dictionaries") from error
         if manifest.files[ITEM_MAP_FILE]["xxh3_128"] != file_checksum(dataset / ITEM_MAP_FILE):
             raise PreprocError(
-                f"`dictionaries` {dataset}: {ITEM_MAP_FILE} is not the file of which the manifest "
-                "has the checksum; get the dataset again",
+                f"`dictionaries` {dataset}: {ITEM_MAP_FILE} does not match its checksum in the "
+                "manifest; get the dataset again",
                 setting="dictionaries",
             )
         return cls(items.raw, [manifest.fingerprint, *manifest.semantics.get(DICTIONARIES, [])])
@@ -66,7 +66,7 @@ class KnownItems:
         return rows.filter(is_known)
 
     def number(self, filtered: Filtered) -> Filtered:
-        """Returns the interactions with the numbers of this catalogue."""
+        """Returns the interactions with item numbers from this catalogue."""
         places = pc.index_in(filtered.items.raw, self.raw).to_numpy()
         counts = np.zeros(len(self.raw), np.int64)
         counts[places] = filtered.items.counts
@@ -82,14 +82,14 @@ class KnownItems:
 def hold_out(
     filtered: Filtered, quantile: Fraction, *, real_times: bool, keep_numbers: bool
 ) -> Filtered:
-    """Holds out all interactions from a quantile of their times on.
+    """Holds out all interactions from a quantile of the times on.
 
-    Items get numbers in the order of their interactions before the cut, so that no later one
-    moves a training item, or keep those that they have. With `real_times` the timestamps are keys
-    of floats, see `parse_chunk`.
+    Items are numbered by their interactions before the cut, so that later interactions do not
+    change the number of a training item; with `keep_numbers` they keep their numbers. With
+    `real_times` the timestamps are keys of floats; see `times_of_keys`.
 
     Raises:
-        PreprocError: nobody has interactions on both sides of the cut.
+        PreprocError: no user has interactions on both sides of the cut.
     """
     sequences = filtered.sequences
     times = sequences.timestamps
@@ -108,7 +108,7 @@ def hold_out(
     before = lengths_before(sequences, cut)
     if not ((before > 0) & (before < sequences.lengths)).any():
         raise PreprocError(
-            f"`split` cuts at the time {cut}, and no user has interactions both before and after: "
+            f"`split` cuts at the time {cut}, but no user has interactions both before and after; "
             "choose another fraction",
             setting="split",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads files of ratings by the kernel, or by the Python reference."""
+"""Reads ratings files with the kernel, or with the Python reference."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from preproc.files.text_chunks import BoolArray
 from preproc.ratings.format import RatingsFormat
 
 RATINGS_FILE = "a ratings file"
-"""Noun for the messages about other files."""
+"""Noun for messages about files that are something else."""
 
 _IDS = pa.dictionary(pa.int32(), pa.string())
 
@@ -31,8 +31,8 @@ class Interactions:
     Attributes:
         users: [rows] raw ids, dictionary-encoded.
         items: [rows] raw ids, dictionary-encoded.
-        ratings: [rows], None if the format has none.
-        timestamps: [rows], None if the format has none.
+        ratings: [rows]; None if the format has no ratings.
+        timestamps: [rows]; None if the format has no timestamps.
     """
 
     users: pa.ChunkedArray
@@ -56,10 +56,10 @@ class Piece:
     """Rows of consecutive lines of a file.
 
     Attributes:
-        rows: the valid ones.
-        rejected: of each other one its first byte, its line and its bytes.
-        lines: the numbers of the first line and of that after the last.
-        text_bytes: size of the lines.
+        rows: the valid rows.
+        rejected: byte offset, line number and bytes of each rejected row.
+        lines: number of the first line, and of the line after the last.
+        text_bytes: size of the lines in bytes.
     """
 
     rows: Interactions
@@ -109,7 +109,7 @@ def pieces(file: InputFile, layout: RatingsFormat, chunk_bytes: int) -> Iterator
 
 
 class ReferenceReader:
-    """Reads ratings in Python, where the kernel is not built; see `RatingReader`."""
+    """Reads ratings in Python if the kernel is not built; see `RatingReader`."""
 
     def __init__(self, row_format: RowFormat) -> None:
         self._format = row_format
@@ -165,9 +165,9 @@ class ReferenceReader:
         )
 
     def close(self) -> None:
-        """Does nothing."""
+        """Does nothing; the kernel's reader has memory to free."""
 
 
 def times_of_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Returns the floats behind the timestamps of a layout with `real_times`."""
+    """Converts timestamps of a format with `real_times` back to floats."""
     return np.where(keys < 0, keys ^ np.iinfo(np.int64).max, keys).view(np.float64)

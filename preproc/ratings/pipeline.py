@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ratings run, from the first checks to the final rename."""
+"""Runs the preprocessing of ratings, from the first checks to the final rename."""
 
 import collections
 import importlib
@@ -34,7 +34,7 @@ _OUTPUT_ROW_BYTES = 12
 def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     """Makes a dataset of sequences from a ratings file; returns its folder.
 
-    The result does not depend on `chunk_bytes`, the bytes of text read at a time.
+    `chunk_bytes` are the bytes of text to read at a time; they do not affect the result.
 
     Raises:
         PreprocError: the input, the settings or the machine do not allow it.
@@ -65,7 +65,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             filtered = run_stages(job, rows, read, reporter)
         if known is not None:
             filtered = known.number(filtered)
-            left_out = f"{known.num_left_out:,} rows of items that `dictionaries` lacks left out"
+            left_out = f"left out {known.num_left_out:,} rows of items that `dictionaries` lacks"
             reporter.note(left_out)
         if job.quantile is not None:
             filtered = hold_out(
@@ -80,7 +80,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
                 f"{counts['cold_users']:,} users and {counts['cold_items']:,} items are cold"
             )
         dataset = workspace.staging_dir("sequences") / "dataset"
-        shutil.rmtree(dataset, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(dataset, ignore_errors=True)  # left by a run that was killed
         dataset.mkdir()
         write_sequences(dataset, filtered.sequences, filtered.users, filtered.items)
         if titles is not None:
@@ -98,7 +98,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             sources.append(_source(titles.file, len(titles.by_raw_id), 0))
         _save_manifest(dataset, rows.engine, semantics, sources, read.rejected, filtered)
         for file in [*files, *([] if titles is None else [titles.file])]:
-            file.check_unchanged()  # since the manifest got its checksum
+            file.check_unchanged()  # the manifest now has its checksum
         workspace.publish(dataset, reporter.note)
     return job.output
 
@@ -106,7 +106,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
 def _tell(
     job: RatingsJob, layout: RatingsFormat, files: tuple[InputFile, ...], reporter: ProgressReporter
 ) -> None:
-    """Says which files are read, and how."""
+    """Reports which files are read, and how."""
     source = files[0].path
     if job.input.is_dir() and len(files) > 1:
         source = job.input
@@ -123,7 +123,7 @@ def _tell(
         warner.note(lists)
     if unread := unread_times(layout):
         warner.note(
-            f"{source}: no column is the time, histories are in the order of the file; if "
+            f"{source}: no column is used as time, so histories are in the order of the file; if "
             f"{' or '.join(unread)} holds the times, add timestamp={unread[0]} to `columns`"
         )
 
@@ -148,13 +148,13 @@ def _write_titles(
     """Writes the titles of the items that passed the filters.
 
     Raises:
-        PreprocError: none of them has one.
+        PreprocError: none of the items has a title.
     """
     chosen = titles.of(filtered.items.raw.to_pylist())
     if not any(chosen):
         raise PreprocError(
-            f"{titles.file.path}: has no item of the ratings; name their file of titles, or do "
-            "without: `titles` none"
+            f"{titles.file.path}: has no title for any item of the ratings; name the right file, "
+            "or set `titles` none"
         )
     write_titles(dataset, chosen)
     named = sum(map(bool, chosen))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a ratings file; refuses or quarantines rows that break the grammar."""
+"""Reads a ratings file, and refuses or quarantines malformed rows."""
 
 import dataclasses
 import shlex
@@ -31,11 +31,11 @@ from preproc.ratings.parse import Interactions, Piece, pieces, times_of_keys
 CHUNK_BYTES = 16 * 2**20
 MAX_QUARANTINED_ROWS = 1_000_000
 _LOOKED_AT = 10_000
-"""Lines of a chunk that tell whether its file is of another encoding."""
+"""Lines of a chunk to examine for another encoding."""
 
 
 Sink = Callable[[Interactions], None]
-"""Takes the rows of a file as they are read, without those below `min_rating`."""
+"""Receives the rows of a file as they are read, except those below `min_rating`."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,11 +43,11 @@ class ReadRows:
     """Rows of files that were read.
 
     Attributes:
-        valid_rows: valid rows of each file, of unknown items too.
-        num_rows: valid rows, of known items where `dictionaries` names a dataset.
-        below_min_rating: those of them that were dropped.
-        rejected: rows that break the grammar.
-        times: the first and the last, in seconds since 1970; none without times.
+        valid_rows: number of valid rows of each file, including rows of unknown items.
+        num_rows: number of valid rows; with `dictionaries`, only those of known items.
+        below_min_rating: number of those rows that were dropped.
+        rejected: malformed rows.
+        times: first and last time, in seconds since 1970; empty without times.
     """
 
     valid_rows: list[int]
@@ -71,12 +71,12 @@ def read_ratings(
     add: Sink,
     keep: Callable[[Interactions], Interactions] = lambda rows: rows,
 ) -> ReadRows:
-    """Reads all files, whole; passes rows that reach `min_rating` to a sink.
+    """Reads all files completely, and passes rows that reach `min_rating` to a sink.
 
-    Rows that `keep` drops count nowhere.
+    Rows that `keep` drops are not counted in `num_rows`.
 
     Raises:
-        PreprocError: a file cannot be read, or none has a valid row, or none is left.
+        PreprocError: a file cannot be read, no row is valid, or no row is left.
         TooManyRejectedRowsError: more rows are rejected than the settings allow.
     """
     read, done = ReadRows([0] * len(files)), 0
@@ -113,10 +113,10 @@ def read_ratings(
         check_rejected_rows(len(rejected), lines, job.max_bad_fraction, rejected, files)
     if num_valid and not read.num_rows:
         raise PreprocError(
-            f"{job.input}: has no item of `dictionaries` {job.dictionaries}", setting="dictionaries"
+            f"{job.input}: no item is in `dictionaries` {job.dictionaries}", setting="dictionaries"
         )
     if not num_valid:
-        raise PreprocError(f"{job.input}: holds no valid row; get the file again")
+        raise PreprocError(f"{job.input}: has no valid row; get the file again")
     if not read.num_left:
         raise nothing_left(job, read.num_rows)
     if read.times:
@@ -125,13 +125,13 @@ def read_ratings(
 
 
 def _described(first: float, last: float, *, are_dates: bool) -> str:
-    """Returns first and last time in words: dates, if they are seconds."""
+    """Describes the first and the last time, as dates if they are seconds."""
     try:
         dates = [datetime.fromtimestamp(each, UTC).date().isoformat() for each in (first, last)]
     except (ValueError, OverflowError, OSError):
         return (
-            f"times from {first:.0f} to {last:.0f} are not seconds since 1970: the order of "
-            "histories is right, days of a temporal split are not"
+            f"times from {first:.0f} to {last:.0f} are not seconds since 1970: histories are in "
+            "the right order, but the days of a temporal split are wrong"
         )
     form = "dates such as 20240112" if are_dates else "seconds since 1970"
     return f"times, read as {form}: from {dates[0]} to {dates[1]}"
@@ -140,7 +140,7 @@ def _described(first: float, last: float, *, are_dates: bool) -> str:
 def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
     """Returns the error for filters that drop every row."""
     return PreprocError(
-        f"{job.input}: no interaction is left of {num_rows:,} after `min_rating` "
+        f"{job.input}: none of {num_rows:,} interactions is left after `min_rating` "
         f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
         f"{job.min_item_count} ({job.kcore}); lower them",
         settings=("min_rating", "min_user_count", "min_item_count"),
@@ -154,7 +154,7 @@ def _reject(
     piece: Piece,
     rejected: list[RejectedRow],
 ) -> None:
-    """Appends the rejected rows of a piece to others, or refuses the first one."""
+    """Appends the rejected rows of a piece to `rejected`; raises if none is allowed."""
     first, end = piece.lines
     for offset, number, row in piece.rejected:
         reason, text = cast(Fault, layout.read(row))
@@ -174,16 +174,16 @@ def _reject(
             raise TooManyRejectedRowsError(
                 f"{file.path}: more than {MAX_QUARANTINED_ROWS:,} rows are bad, the last at line "
                 f"{number} ({reason}); this is not a file of format {layout.name}: get it again, "
-                "or name its `format`"
+                "or set its `format`"
             )
 
 
 def _remedies(layout: RatingsFormat, reason: str, num_bad: int, num_lines: int) -> str:
-    """Returns the ways to go on, and the rows that they cost."""
+    """Returns the possible remedies, and how many rows they cost."""
     is_rare = num_bad < num_lines - 1
     ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
     if reason in (USER, ITEM) and layout.id_type == "digits" and layout.names:
-        ways.append("take ids as text with `id_type` string")
+        ways.append("read ids as text with `id_type` string")
     named = dict(zip(layout.columns, layout.names, strict=False))
     useless = {RATING: "it holds no ratings", TIMESTAMP: "rows are in the order of their times"}
     if named and reason in useless and not (reason == TIMESTAMP and is_rare):

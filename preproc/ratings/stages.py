@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe of ratings: from the rows of a file to histories, whichever engine holds the rows."""
+"""The recipe of ratings, from the rows of a file to histories; the same for all engines."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -44,13 +44,13 @@ class Filtered:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ordered:
-    """Rows by user, time and place in the file.
+    """Rows ordered by user, time and position in the file.
 
     Attributes:
         items: [rows] dense ids.
-        is_tied: [rows] whether user and time are those of the row before; None if the file has no
-            times.
-        times: [rows], None if the split needs none.
+        is_tied: [rows] whether the row has the user and time of the row before; None if the file
+            has no times.
+        times: [rows]; None if the split does not need them.
     """
 
     items: npt.NDArray[np.int32]
@@ -59,12 +59,12 @@ class Ordered:
 
 
 class EngineRows(Protocol):
-    """The rows of a run, in the hands of an engine.
+    """The rows of a run, held by an engine.
 
-    Each method raises PreprocError if the engine fails.
+    Every method raises PreprocError if the engine fails.
 
     Attributes:
-        engine: its name and version, for the manifest.
+        engine: name and version of the engine, for the manifest.
     """
 
     engine: dict[str, str]
@@ -74,26 +74,26 @@ class EngineRows(Protocol):
         """Rows that are left."""
 
     def add(self, rows: Interactions) -> None:
-        """Appends rows of the file, none below `min_rating`."""
+        """Appends rows of the file; none is below `min_rating`."""
 
     def finish(self) -> None:
-        """Ends the rows that are added, at least one."""
+        """Ends the adding of rows; there is at least one."""
 
     def drop_rare(self, minimums: Mapping[str, int]) -> None:
         """Drops the rows of ids with fewer rows than the minimum of their column.
 
-        One column after the other: the next one counts the rows that are left.
+        Columns are filtered one after the other; the next one counts only the rows that are left.
         """
 
     def number(self) -> dict[str, RawIds]:
         """Replaces the ids of each column by dense ones; returns the raw ids."""
 
     def ordered(self, *, with_times: bool) -> Ordered:
-        """Gives the rows away, in order."""
+        """Returns the rows in order, and gives them up."""
 
 
 OpenRows = Callable[[RatingsJob, Path, ProgressReporter], AbstractContextManager[EngineRows]]
-"""Starts an engine for a job; its folder, on storage that executors see, is for temporary files.
+"""Starts an engine for a job. The folder is for temporary files, on storage that executors see.
 
 Raises PreprocError if the engine is missing.
 """
@@ -104,10 +104,10 @@ def run_stages(
 ) -> Filtered:
     """Filters, numbers and orders the rows that were read; returns the histories of all users.
 
-    A pass of the k-core drops the items with too few interactions, then the users with too few
-    among the rest. Repeats of a pair count each time. `once` makes one pass, after which items may
-    be short again; `iterated` makes passes until one drops nothing, with the same result in any
-    order of dropping.
+    A pass of the k-core drops items with too few interactions, then users with too few of the
+    remaining ones. Repeated (user, item) pairs count every time. `once` makes one pass, after which
+    some items may be below the limit again. `iterated` repeats passes until one drops nothing; the
+    order of dropping does not affect the result.
 
     Raises:
         PreprocError: the engine failed, or no row passes the filters.
@@ -154,15 +154,15 @@ def run_stages(
 def order_ids(column: str, ids: RawIds) -> npt.NDArray[np.int64]:
     """Returns the indices of raw ids in the order of dense ids.
 
-    Users are ordered by raw id, items by count descending, then raw id.
+    Users are ordered by raw id; items by count descending, then raw id.
     """
     order = order_raw_ids(ids.raw)
     return order if column == USER else order[np.argsort(-ids.counts[order], kind="stable")]
 
 
 def order_rows(columns: dict[str, npt.NDArray[Any]], *, with_times: bool) -> Ordered:
-    """Orders rows in file order by user and time; takes the columns out of their dictionary."""
-    # Each column is let go after its last use, because they decide the peak of memory.
+    """Sorts rows, given in file order, by user and time; removes the columns from `columns`."""
+    # Each column is released after its last use, because columns determine the peak memory.
     has_times = TIMESTAMP in columns
     keys = _time_keys(columns.pop(USER), columns.get(TIMESTAMP))
     if not with_times:
@@ -175,7 +175,7 @@ def order_rows(columns: dict[str, npt.NDArray[Any]], *, with_times: bool) -> Ord
 
 
 def _count_repeats(items: npt.NDArray[np.int32], is_tied: BoolArray) -> int:
-    """Counts rows that repeat an earlier one: same user, item, time."""
+    """Counts rows that repeat an earlier one (same user, item and time)."""
     repeats, start = 0, 0
     while start < len(items):
         stop = min(start + _SLICE_ROWS, len(items))
@@ -193,9 +193,11 @@ def _count_repeats(items: npt.NDArray[np.int32], is_tied: BoolArray) -> int:
 
 
 def _ties(keys: npt.NDArray[np.integer[Any]], order: npt.NDArray[np.int64]) -> BoolArray:
-    """Returns a mask of rows, ordered by key, whose key repeats."""
+    """Returns a mask of the rows, ordered by key, that have the key of the row before."""
     is_tied = np.zeros(len(order), np.bool_)
-    for start in range(0, len(order), _SLICE_ROWS):  # ordered keys of all rows would be the peak
+    for start in range(
+        0, len(order), _SLICE_ROWS
+    ):  # sorting all keys at once would set the peak memory
         stop = start + _SLICE_ROWS
         ordered = keys[order[max(start - 1, 0) : stop]]
         is_tied[max(start, 1) : stop] = ordered[1:] == ordered[:-1]
@@ -207,13 +209,13 @@ def _time_keys(
 ) -> npt.NDArray[np.integer[Any]]:
     """Returns sort keys [rows] by user, then time, for a stable sort.
 
-    One key is sorted many times faster than two. Without times, it is the file order.
+    Sorting one key is many times faster than sorting two. Without times, only users are compared.
     """
     if timestamps is None:
         return users
     first, last = int(timestamps.min()), int(timestamps.max())
     bits = (last - first).bit_length()
-    if int(users.max()).bit_length() + bits > 63:  # too wide a range: use ranks of times
+    if int(users.max()).bit_length() + bits > 63:  # the range is too wide: use ranks of times
         distinct, timestamps = np.unique(timestamps, return_inverse=True)
         first, bits = 0, len(distinct).bit_length()
     keys = users.astype(np.int64)

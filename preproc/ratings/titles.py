@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Titles of items in files beside ratings, such as those of MovieLens."""
+"""Titles of items, in files next to the ratings such as those of MovieLens."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -35,15 +35,15 @@ class Titles:
     by_raw_id: dict[str, str]
 
     def of(self, raw_ids: list[str]) -> list[str]:
-        """Returns a title for each item, empty where there is none."""
+        """Returns the title of each item; empty if it has none."""
         return [self.by_raw_id.get(raw_id, "") for raw_id in raw_ids]
 
 
 def titles_of(job: RatingsJob, ratings: InputFile, layout: RatingsFormat) -> Titles | None:
-    """Reads the titles that belong to a ratings file; None without any.
+    """Reads the titles that belong to a ratings file; None if there are none.
 
     Raises:
-        PreprocError: the file is missing, or not one of titles.
+        PreprocError: the file is missing, or is not a file of titles.
     """
     if job.titles == NO_TITLES:
         return None
@@ -56,7 +56,7 @@ def titles_of(job: RatingsJob, ratings: InputFile, layout: RatingsFormat) -> Tit
     path = Path(job.titles)
     if not path.is_file():
         raise PreprocError(
-            f"`titles` {path}: no such file; name one, or {BESIDE_RATINGS} or {NO_TITLES}",
+            f"`titles` {path}: no such file; give a file, {BESIDE_RATINGS} or {NO_TITLES}",
             setting="titles",
             path=path,
         )
@@ -65,7 +65,7 @@ def titles_of(job: RatingsJob, ratings: InputFile, layout: RatingsFormat) -> Tit
 
 
 def _read(path: Path, formats: Sequence[RatingsFormat]) -> Titles:
-    """Reads the titles of a file of one of the formats."""
+    """Reads the titles of a file in one of the formats."""
     file = as_text(InputFile.open(path))
     if file.is_table:
         layout = _by_name(file, formats, table_schema(file).names).as_table()
@@ -85,16 +85,16 @@ def _read(path: Path, formats: Sequence[RatingsFormat]) -> Titles:
         if not isinstance(read, Rating):
             raise _refusal(file, number, f"{read.text} ({read.reason})")
         if read.item in by_raw_id:
-            raise _refusal(file, number, f"the item {show(read.item.encode())} is there twice")
+            raise _refusal(file, number, f"the item {show(read.item.encode())} occurs twice")
         by_raw_id[read.item] = read.title
     return Titles(file, {raw_id: title for raw_id, title in by_raw_id.items() if title})
 
 
 def _format_of(file: InputFile, formats: Sequence[RatingsFormat], line: bytes) -> RatingsFormat:
-    """Returns the format that the first line tells: by names, or by enough fields.
+    """Detects the format from the first line: by column names, or by the number of fields.
 
     Raises:
-        PreprocError: it is none of them.
+        PreprocError: no format fits.
     """
     if is_object(line):
         return _by_name(file, formats, [*keys_of(file.path, [line])]).as_objects()
@@ -106,7 +106,7 @@ def _format_of(file: InputFile, formats: Sequence[RatingsFormat], line: bytes) -
         if not layout.needs_header and len(names) >= len(layout.columns):
             return layout
     known = ", ".join(layout.name for layout in formats)
-    raise _refusal(file, 1, f"{show(line)} begins none of {known}")
+    raise _refusal(file, 1, f"{show(line)} is not the first line of any of {known}")
 
 
 def _by_name(
@@ -115,18 +115,18 @@ def _by_name(
     """Returns the format of a table or of objects.
 
     Raises:
-        PreprocError: there is none.
+        PreprocError: no format fits.
     """
     for layout in formats:
         if layout.goes_with(names):
             return layout
-    raise _refusal(file, 1, f"the columns {', '.join(names)} are not those of titles")
+    raise _refusal(file, 1, f"no item and title among the columns {', '.join(names)}")
 
 
 def _refusal(file: InputFile, line: int, text: str) -> PreprocError:
     where = f"row {line - 1}" if file.is_table else f"line {line}"
     return PreprocError(
-        f"{file.path}, {where}: {text}; repair it, or do without titles: `titles` {NO_TITLES}",
+        f"{file.path}, {where}: {text}; repair it, or go without titles: `titles` {NO_TITLES}",
         setting="titles",
         path=file.path,
         line=line,

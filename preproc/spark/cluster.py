@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explanations for a cluster that starts no executor.
+"""Explains why a cluster starts no executor.
 
 Spark itself waits forever and logs nothing. A standalone master reports its workers over the
-driver's RPC connection, as to its web page; for YARN and Kubernetes the message names their tools.
+driver's RPC connection, as it does for its web page. For YARN and Kubernetes the message names
+their tools.
 """
 
 import dataclasses
@@ -32,7 +33,8 @@ def check_master(master: str) -> None:
     """Refuses a standalone master if none of its addresses accepts a connection.
 
     Raises:
-        PreprocError: there is no master; Spark itself would ask for a minute and name Java's cause.
+        PreprocError: no master answers; Spark itself would retry for a minute and print Java's
+            error.
     """
     if not master.startswith("spark://"):
         return
@@ -53,7 +55,7 @@ def check_master(master: str) -> None:
 
 
 def explain(context: Any) -> str:
-    """Explains why a connected SparkContext has no executor, as far as known."""
+    """Explains why a connected SparkContext has no executor, as far as is known."""
     master = context.master
     conf = context.getConf()
     memory = conf.get("spark.executor.memory", _DEFAULT_EXECUTOR_MEMORY)
@@ -89,11 +91,11 @@ def explain_workers(workers: list[Worker], cores: int, memory: int) -> str:
         )
     if all(w.free_memory < memory or w.free_cores < cores for w in workers):
         return (
-            f"{need}; the workers have it, but other applications use it. Wait for them, or ask "
-            "for less"
+            f"{need}; the workers have that much, but other applications use it. Wait for them, or "
+            "ask for less"
         )
     return (
-        f"{need}, and a worker has it free, but no executor stays alive; see the logs of the "
+        f"{need}, and a worker has that free, but no executor stays alive; see the logs of the "
         "workers (can they reach the driver? spark.driver.host)"
     )
 

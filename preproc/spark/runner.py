@@ -2,8 +2,8 @@
 """Runs tasks and queries on Spark, with progress, Ctrl-C and readable errors.
 
 Tasks return their counts through an accumulator, so progress is exact without polling the storage.
-Errors that the user can mend (a damaged file, a full disk) come back the same way: Spark would
-retry an exception four times and then print a page of Java.
+Errors that the user can fix (a damaged file, a full disk) come back the same way, because Spark
+would retry an exception four times and then print a page of Java.
 """
 
 import functools
@@ -40,7 +40,7 @@ class _TallySum:
 
 
 Task = Callable[[list[Item]], Tally]
-"""Does items on an executor; pickled by name, so a module's function or a partial of one."""
+"""Processes items on an executor; pickled by name, so a module's function or a partial of one."""
 
 
 class SparkRunner:
@@ -48,8 +48,8 @@ class SparkRunner:
 
     Attributes:
         session: the connected SparkSession.
-        start_timeout: seconds without an executor after which a run fails.
-        task_cpus: cores of a task, and so the items that each is given.
+        start_timeout: a run fails after this many seconds without an executor.
+        task_cpus: cores of a task, and therefore items per task.
         version: Spark's version.
     """
 
@@ -58,7 +58,7 @@ class SparkRunner:
         self._context = session.sparkContext
         self.task_cpus = int(self._context.getConf().get("spark.task.cpus", "1"))
         self.start_timeout = start_timeout
-        self.version = str(self._context.version)  # a stopped session no longer tells it
+        self.version = str(self._context.version)  # not available once the session is stopped
         self._last_executor_at: float | None = None
 
     @property
@@ -67,9 +67,9 @@ class SparkRunner:
         return str(self._context.master).startswith("local[") or self._context.master == "local"
 
     def for_sql(self, conf: Iterable[tuple[str, str]]) -> "SparkRunner":
-        """Starts a session for SQL with a configuration, once an executor works.
+        """Starts an SQL session with a configuration once an executor works.
 
-        Keys that are fixed at Spark's start are ignored.
+        Keys that cannot change after Spark's start are ignored.
 
         Raises:
             PreprocError: no executor runs a task in time.
@@ -87,7 +87,7 @@ class SparkRunner:
         task: Task[Item],
         on_progress: Callable[[Tally], None] = lambda _tally: None,
     ) -> Tally:
-        """Runs `task` on the items, one a core; sums its counts.
+        """Runs `task` on the items, one per core; returns the sum of its counts.
 
         `on_progress` is called every 0.1 s with the counts so far; it may raise to stop the run.
 
@@ -130,17 +130,17 @@ class SparkRunner:
                 )
 
         result = self.wait(action, watch)
-        self._last_executor_at = time.monotonic()  # from now on it can be lost
+        self._last_executor_at = time.monotonic()  # from now on executors can be lost
         return result
 
     def everywhere(self, probe: Callable[[int], Result]) -> list[Result]:
-        """Runs `probe` in as many tasks as cores, which reaches most executors."""
+        """Runs `probe` in as many tasks as there are cores, which reaches most executors."""
         count = max(int(self._context.defaultParallelism), 2)
         results: list[Result] = self._context.parallelize(range(count), count).map(probe).collect()
         return results
 
     def query(self, action: Callable[[], Result], on_fraction: Callable[[float], None]) -> Result:
-        """Runs a query; `on_fraction` gets the finished fraction of its tasks."""
+        """Runs a query; `on_fraction` is called with the finished fraction of its tasks."""
         group = _new_group()
         tracker = self._context.statusTracker()
         seen: dict[int, Any] = {}
@@ -164,7 +164,7 @@ class SparkRunner:
     ) -> Result:
         """Runs an action in a thread while this one handles Ctrl-C.
 
-        `watch` is called every 0.1 s and may raise to cancel the jobs, which have the name `group`.
+        `watch` is called every 0.1 s and may raise to cancel the jobs of `group`.
 
         Raises:
             PreprocError: a job failed, or every executor is lost.
@@ -188,7 +188,7 @@ class SparkRunner:
         return thread.result("Spark gave up")
 
     def _watch_executors(self) -> None:
-        """Fails if there has been no executor for `start_timeout` seconds."""
+        """Raises if there has been no executor for `start_timeout` seconds."""
         if self.is_local:
             return
         alive = self._context._jsc.sc().getExecutorMemoryStatus().size() - 1
@@ -199,7 +199,7 @@ class SparkRunner:
             self._last_executor_at is not None and now - self._last_executor_at > self.start_timeout
         ):
             raise PreprocError(
-                f"Spark at {self._context.master} has had no executor for "
+                f"Spark at {self._context.master} has been without an executor for "
                 f"{self.start_timeout:g} s: {spark_cluster.explain(self._context)}. The same "
                 "command continues"
             )
@@ -209,14 +209,14 @@ class InThread(threading.Thread, Generic[Result]):
     """Runs an action in a thread that keeps its result or error."""
 
     def __init__(self, action: Callable[[], Result]) -> None:
-        super().__init__(daemon=True)  # a cluster that hangs must not keep the process
+        super().__init__(daemon=True)  # a hanging cluster must not keep the process alive
         self._action = action
         self._results: list[Result] = []
         self._error: Exception | None = None
         self.start()
 
     def run(self) -> None:
-        """Keeps the result or the error of the action."""
+        """Runs the action and keeps its result or error."""
         try:
             self._results.append(self._action())
         except Exception as error:  # noqa: BLE001  (raised by `result`, in another thread)
@@ -226,7 +226,8 @@ class InThread(threading.Thread, Generic[Result]):
         """Returns the result of an action that has ended.
 
         Raises:
-            PreprocError: it failed; the message begins with `failure`, unless it is the action's.
+            PreprocError: it failed; the message begins with `failure`, unless the action raised
+                a PreprocError itself.
         """
         if self._error is None:
             return self._results[0]
@@ -236,10 +237,10 @@ class InThread(threading.Thread, Generic[Result]):
 
 
 def within(action: Callable[[], object], seconds: float) -> bool:
-    """Runs an action, ignoring its errors; returns whether it ended in time.
+    """Runs an action in a thread, ignoring its errors; returns whether it ended in time.
 
-    The thread has its own connection to Java: Ctrl-C may have interrupted a call of this thread,
-    whose next call would read the answer to that one, or wait forever.
+    The thread has its own connection to Java. Ctrl-C may have interrupted a call on the current
+    thread's connection; the next call there would read the wrong answer or wait forever.
     """
     thread = InThread(action)
     thread.join(seconds)
@@ -251,7 +252,7 @@ def _new_group() -> str:
 
 
 def _do_batch(task: Task[Item], tally: Any, batch: list[Item]) -> None:
-    """Runs a task; errors for the user go into the tally."""
+    """Runs a task, and adds errors for the user to the tally."""
     try:
         tally.add(task(batch))
     except (PreprocError, KernelError) as error:
@@ -270,7 +271,7 @@ def _do_batch(task: Task[Item], tally: Any, batch: list[Item]) -> None:
 
 
 def cause(text: str) -> str:
-    """Extracts the last line of Python's traceback, else Java's last cause."""
+    """Extracts the last line of a Python traceback, or else Java's last cause."""
     python = re.search(
         r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n|\n\tat |\Z)", text, re.S
     )

@@ -31,13 +31,13 @@ _LOGGING = Path(__file__).with_name("log4j2.properties").resolve()
 _DEFAULTS = {
     "spark.app.name": "criteo",
     "spark.ui.showConsoleProgress": "false",  # the project's own reporter shows it
-    "spark.locality.wait": "0s",  # storage is shared: no executor is nearer than another
+    "spark.locality.wait": "0s",  # shared storage: every executor is equally near
 }
 
 
 @contextlib.contextmanager
 def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
-    """Connects to Spark, and stops the session afterwards if it started it.
+    """Connects to Spark; stops the session at the end if it was started here.
 
     Raises:
         PreprocError: Spark or Java is not installed, or the cluster does not answer in time.
@@ -57,15 +57,15 @@ def connect(settings: SparkSettings) -> Iterator[SparkRunner]:
             stop.join(_STOP_S)
             if stop.is_alive():
                 _kill_gateway(pyspark)
-                stop.join(_TERMINATE_S)  # its call ends with Java, and is logged
+                stop.join(_TERMINATE_S)  # the call ends with Java, and is logged
     finally:
         logging.getLogger().removeFilter(_is_of_use)
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Filters the tracebacks that py4j logs if Ctrl-C or the end of Java cuts a call.
+    """Returns False for tracebacks that py4j logs if Ctrl-C or the end of Java interrupts a call.
 
-    A call of the job that fails so is told by its own error.
+    If a call of the job fails that way, its own error is reported.
     """
     error = None if record.exc_info is None else record.exc_info[1]
     cut = isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Py4JNetworkError"
@@ -89,7 +89,7 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which chose the master
     if submitted and settings.master is not None:
         raise PreprocError(
-            "`master`: spark-submit has chosen it already; leave the flag out", setting="master"
+            "`master`: spark-submit has already chosen it; leave the flag out", setting="master"
         )
     _set_environment()
     if not submitted:
@@ -104,7 +104,7 @@ def _start(pyspark: Any, settings: SparkSettings) -> Any:
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
-    # Not in the main thread: Spark would handle Ctrl-C there, and its start could not be abandoned.
+    # Not in the main thread: there Spark would handle Ctrl-C, and its start could not be aborted.
     thread = InThread(create)
     try:
         _join(pyspark, thread, settings.spark_start_timeout)
@@ -133,7 +133,7 @@ def _join(pyspark: Any, thread: threading.Thread, seconds: float) -> None:
 
 
 def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> dict[str, str]:
-    """Returns Spark's configuration: defaults, overridden by spark-submit, overridden by flags."""
+    """Returns Spark's configuration: defaults, overridden by spark-submit, then by flags."""
     defaults = dict(_DEFAULTS)
     defaults["spark.executorEnv.PYTHONPATH"] = str(_REPOSITORY)
     defaults["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{_LOGGING}"
@@ -145,7 +145,7 @@ def configuration(pyspark: Any, settings: SparkSettings, *, submitted: bool) -> 
             "spark.driver.bindAddress": "127.0.0.1",
         }
     if submitted:
-        defaults["spark.log.level"] = "ERROR"  # its Java runs already, with options of its own
+        defaults["spark.log.level"] = "ERROR"  # Java already runs, with its own options
         pyspark.SparkContext._ensure_initialized()
         chosen = pyspark.SparkConf()
         defaults = {k: v for k, v in defaults.items() if not chosen.contains(k)}
@@ -171,7 +171,7 @@ def find_java() -> None:
     """Checks that JAVA_HOME or PATH has a Java that is new enough.
 
     Raises:
-        PreprocError: there is none.
+        PreprocError: neither has one.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -185,7 +185,7 @@ def find_java() -> None:
 
 
 def java_version(java: str) -> int | None:
-    """Returns the major version of a Java, None if it fails."""
+    """Returns the major version of a Java; None if it fails to run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -195,11 +195,11 @@ def java_version(java: str) -> int | None:
 
 
 def _kill_gateway(pyspark: Any) -> None:
-    """Ends the Java that this process has started, and so its executors."""
+    """Ends the Java that this process started, and with it the executors."""
     process = getattr(pyspark.SparkContext._gateway, "proc", None)
-    if process is None:  # spark-submit's
+    if process is None:  # spark-submit started Java
         return
-    # The server that adds up Spark's counters would print a traceback when Java leaves it.
+    # The server of Spark's accumulators would print a traceback when Java disconnects.
     server = getattr(pyspark.SparkContext._active_spark_context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None

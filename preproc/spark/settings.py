@@ -36,8 +36,8 @@ def parse_spark_size(name: str, text: str, setting: str | None = None) -> int:
     """Parses a size in bytes as Spark does: `512m`, `4g`, `67108864`.
 
     Raises:
-        PreprocError: the text, of a setting if one is named, is no such size; the message calls
-            it `name`.
+        PreprocError: the text is not such a size; the message calls it `name`, and is about
+            `setting` if given.
     """
     size = parse_size(text, JVM_UNITS, fractions=False)
     if size is None:
@@ -52,13 +52,13 @@ class SparkSettings:
 
     master: str | None = setting(
         None,
-        "Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; by "
-        "default what spark-submit or Spark's configuration says, else all cores of this machine.",
+        "Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; default: "
+        "the master of spark-submit or Spark's configuration, else all cores of this machine.",
         used_with={"engine": ("spark",)},
     )
     spark_conf: tuple[tuple[str, str], ...] = setting(
         (),
-        "Further configuration, spark.KEY=VALUE, several separated by commas; may be repeated.",
+        "More configuration, spark.KEY=VALUE, several separated by commas; may be repeated.",
         parse=parse_spark_conf,
         used_with={"engine": ("spark",)},
     )
@@ -69,11 +69,11 @@ class SparkSettings:
         None, "Memory of a Spark executor, such as 4g.", used_with={"engine": ("spark",)}
     )
     spark_start_timeout: float = setting(
-        300.0, "Seconds until the first Spark executor must work.", used_with={"engine": ("spark",)}
+        300.0, "Seconds to wait for the first Spark executor.", used_with={"engine": ("spark",)}
     )
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot be carried out."""
+        """Refuses settings that are not valid."""
         if self.master is not None and _MASTER.fullmatch(self.master) is None:
             raise PreprocError(
                 "`master` must be local[*], local[N], spark://HOST:PORT, yarn or "
@@ -94,7 +94,7 @@ class SparkSettings:
             )
 
     def unit_bytes(self) -> int | None:
-        """Returns the bytes of text of a task, None if not configured."""
+        """Returns the bytes of text per task; None if not configured."""
         text = dict(self.spark_conf).get("spark.sql.files.maxPartitionBytes")
         if text is None:
             return None

@@ -3,10 +3,10 @@
 
     python -m preproc.generate_criteo --output DIR --rows 4000000 --days 4
 
-writes DIR/day_0 ... day_3 and DIR/planted.json with the best AUC and log loss that a model can
+writes DIR/day_0 ... day_3, and DIR/planted.json with the best AUC and log loss that a model can
 reach on these rows: those of the true click probabilities. Columns, missing rates and cardinalities
-follow the Kaggle log. The bytes depend on the seed and the sizes (and on NumPy's `power`, `exp` and
-`log` on the machine), not on the number of threads.
+follow the Kaggle log. The bytes depend on the seed and the sizes (and on the machine's `power`,
+`exp` and `log` in NumPy), but not on the number of threads.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class GeneratorConfig:
     rows: int = setting(REQUIRED, "rows in total, over all days")
     days: int = setting(0, "write this many day files; 0 writes one train.txt")
     seed: int = setting(0, "seed of the rows and of the planted model")
-    gzip: bool = setting(False, "compress: day_0.gz ... (several gzip members a file)")
+    gzip: bool = setting(False, "compress: day_0.gz ... (several gzip members per file)")
     threads: int = setting(2, "threads; the bytes do not depend on it", default_text="one per core")
     cardinalities: tuple[int, ...] = setting(
         KAGGLE_CARDINALITIES,
@@ -64,15 +64,15 @@ class GeneratorConfig:
     )
     click_rate: float = setting(0.256, "share of clicks")
     best_auc: float = setting(0.80, "AUC of the true probabilities")
-    write_probabilities: bool = setting(False, "write each row's true probability (float32) too")
-    overwrite: bool = setting(False, "replace data that is there already")
+    write_probabilities: bool = setting(False, "also write each row's true probability (float32)")
+    overwrite: bool = setting(False, "replace existing data")
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot be carried out."""
+        """Refuses settings that are not valid."""
         require_not_negative(self, "seed", "days")
         require_threads(self, "threads")
         if self.rows < max(self.days, 1):
-            raise UserError(f"`rows` must be at least 1 a day, got {self.rows}", setting="rows")
+            raise UserError(f"`rows` must be at least 1 per day, got {self.rows}", setting="rows")
         if len(self.cardinalities) != NUM_CATEGORICAL or not all(
             1 <= c < 2**32 for c in self.cardinalities
         ):
@@ -100,24 +100,24 @@ class GeneratorConfig:
         return [self.output / f"train.txt{suffix}" if is_folder else self.output]
 
     def planted_file(self) -> Path:
-        """Returns the file of the best reachable metrics."""
+        """Returns the file for the best reachable metrics."""
         if self.is_single_file:
             return Path(f"{self.data_files()[0]}.planted.json")
         return self.output / "planted.json"
 
     def probabilities_file(self) -> Path:
-        """Returns the file of the true probabilities, float32 in row order."""
+        """Returns the file for the true probabilities, float32 in row order."""
         return self.planted_file().with_suffix(".probabilities.f32")
 
     def rows_of_file(self) -> list[int]:
-        """Returns the rows of each file, which differ by 1 at most."""
+        """Returns the rows of each file; they differ by at most 1."""
         files = max(self.days, 1)
         return [self.rows // files + (d < self.rows % files) for d in range(files)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkJob:
-    """A chunk to make: its file, its number in it, its rows."""
+    """A chunk to make: its file, its number within the file, and its rows."""
 
     file: int
     chunk: int
@@ -125,7 +125,7 @@ class ChunkJob:
 
 
 def make_job(config: GeneratorConfig, model: PlantedModel, job: ChunkJob) -> GeneratedChunk:
-    """Makes a chunk, with a random stream of its own."""
+    """Makes a chunk from its own random stream."""
     seeds = np.random.SeedSequence(config.seed, spawn_key=(2, job.file, job.chunk))
     chunk = make_chunk(model, np.random.Philox(seeds), job.rows, config.cardinalities)
     if not config.gzip:
@@ -135,7 +135,7 @@ def make_job(config: GeneratorConfig, model: PlantedModel, job: ChunkJob) -> Gen
 
 
 def named_ranges(config: GeneratorConfig) -> dict[str, tuple[int, int]]:
-    """Returns the row ranges [first, end) whose metrics are reported, by name."""
+    """Returns the row ranges [first, end) to report metrics for, by name."""
     total = config.rows
     if config.is_single_file:
         return {
@@ -172,7 +172,7 @@ def generate(config: GeneratorConfig, *, progress: bool = False) -> dict[str, ob
     folder = finals[0].parent
     old = {p for p in [*finals, config.probabilities_file()] if p.exists()}
     if not config.is_single_file:
-        # Days of an earlier, longer run would silently belong to this log.
+        # Days left by an earlier, longer run would silently become part of this log.
         old |= {p for p in folder.glob("day_*") if DAY_NAME.fullmatch(p.name)}
     check_files(finals, old, overwrite=config.overwrite)
     row_bytes = _GZIP_ROW_BYTES if config.gzip else _ROW_BYTES

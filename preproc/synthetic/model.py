@@ -2,9 +2,9 @@
 """The planted click model, whose best AUC is known.
 
 logit = bias + w . (numerical effects, id effects, pair effects). Only the most frequent ids of a
-column have an effect, and a missing id has none, so that all effects can be learned after ids below
-a frequency limit are dropped. A pair effect is the product of two id effects, each of mean zero: a
-model without interactions cannot see it.
+column have an effect, and a missing id has no effect, so that all effects can be learned after rare
+ids are dropped. A pair effect is the product of two id effects, each of mean zero, so a model
+without interactions cannot learn it.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 NUM_HEAD_IDS = 32
-"""Most frequent ids of a column, which have effects; each has over 500 of a million rows."""
+"""Number of most frequent ids per column that have effects; each has over 500 of a million rows."""
 
 GROUP_SHARES = (0.40, 0.45, 0.15)
 """Fractions of the variance of the logit: numerical, id and pair effects. On a million rows with a
 best AUC of 0.80, a logistic regression then reaches 0.765 and one epoch of a small DLRM 0.791."""
 
 PAIRS = ((13, 16), (5, 22), (16, 22))
-"""Columns (of 0..25) whose effects multiply: with few ids, so that every pair is frequent."""
+"""Columns (of 0..25) whose effects multiply; they have few ids, so every pair is frequent."""
 
 NUMERICAL_CENTRE = np.array(
     [1.2, 2.1, 2.1, 1.7, 7.3, 3.1, 1.8, 2.1, 3.5, 1.0, 1.3, 0.9, 1.7]
-)  # Mean of ln(max(x, -1) + 2) with missing as 0; rough, it only keeps effects in range.
+)  # Rough mean of ln(max(x, -1) + 2) with missing as 0; it only keeps effects in range.
 
 
 def zipf_ranks(uniform: Floats, cardinality: int, exponent: float) -> Integers:
@@ -59,8 +59,8 @@ class PlantedModel:
 
     Attributes:
         numerical_effects: [13, 2] slope, and effect of the distance from the centre.
-        id_effects: for each column [frequent ids + 1]; the last, 0, is for missing and other ids.
-        weights: weights of numerical, id and pair effects, 0 until calibrated.
+        id_effects: [frequent ids + 1] per column; the last is 0, for missing and other ids.
+        weights: weights of numerical, id and pair effects; 0 until calibrated.
         bias: added to every logit.
     """
 
@@ -73,7 +73,7 @@ class PlantedModel:
     def draw(
         cls, seed: int, cardinalities: Sequence[int], exponents: Sequence[float]
     ) -> "PlantedModel":
-        """Draws the effects of a seed."""
+        """Draws the effects from a seed."""
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
         ids = []
@@ -83,7 +83,7 @@ class PlantedModel:
             probability /= probability.sum()
             effects = rng.standard_normal(heads)
             effects -= probability @ effects
-            # Unit variance, or the most frequent id of a skewed column would hide the others.
+            # Without unit variance, the most frequent id of a skewed column would hide the others.
             effects /= np.sqrt(probability @ effects**2) + 1e-9
             ids.append(np.append(effects * rng.uniform(0.5, 1.5), 0.0))
         numerical = rng.standard_normal((len(NUMERICAL_CENTRE), 2)) * (0.5, 0.16)
@@ -119,7 +119,7 @@ class PlantedModel:
     def calibrate(
         self, numerical: Integers, ranks: Integers, click_rate: float, best_auc: float
     ) -> "PlantedModel":
-        """Fits weights and bias to click rate and AUC on sample rows.
+        """Fits weights and bias to a click rate and an AUC on sample rows.
 
         Raises:
             UserError: no weights reach this AUC.
@@ -166,7 +166,7 @@ def _expected_auc(ascending: Floats) -> float:
 
 
 class BestReachable:
-    """AUC and log loss of the true probabilities, unbeatable by any model.
+    """AUC and log loss of the true probabilities, which no model can beat.
 
     The log loss is exact (float64). The AUC is counted in `NUM_BINS` bins of the logit in
     [-12, 12]; pairs within a bin count half, so the error is at most half the fraction of such
@@ -190,7 +190,7 @@ class BestReachable:
         self._loss -= float(np.where(labels, np.log(p), np.log1p(-p)).sum())
 
     def result(self) -> dict[str, float | int | None]:
-        """Returns the metrics by name, AUC None without both labels."""
+        """Returns the metrics by name; the AUC is None unless both labels occur."""
         negatives, positives = self._counts
         num_negatives, num_positives = int(negatives.sum()), int(positives.sum())
         rows, pairs = num_negatives + num_positives, float(num_negatives) * num_positives

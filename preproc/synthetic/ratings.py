@@ -6,11 +6,12 @@
 
 Items are ranked; popularity falls with the rank by a power law. With the probability --continuation
 the next item of a user is the successor of the last one (the next rank), otherwise it is drawn by
-popularity: a model that learns the successors has HR@1 of about --continuation, one that learns
-popularity alone far less. Raw ids do not tell the rank, the titles of --titles do. A user may rate
-an item twice. Rows are shuffled if the format has timestamps, which are distinct for a user.
+popularity. So a model that learns the successors has an HR@1 of about --continuation; one that
+learns only popularity has far less. The titles of --titles show the rank, raw ids do not. A user
+may rate an item twice. If the format has timestamps, they are distinct for a user, and rows are
+shuffled.
 
-The bytes depend on the flags alone. Memory is bounded, except for 24 bytes a user and an item.
+The bytes depend only on the flags. Memory is bounded, except for 24 bytes per user and per item.
 """
 
 import dataclasses
@@ -57,21 +58,21 @@ _RATING_SHARES = (0.05, 0.10, 0.25, 0.35, 0.25)
 class RatingsConfig:
     """Settings of a generated ratings file."""
 
-    output: Path = setting(REQUIRED, "The file to write; packed if its name ends in .gz.")
+    output: Path = setting(REQUIRED, "The file to write; compressed if its name ends in .gz.")
     users: int = setting(REQUIRED, "How many.")
-    items: int = setting(REQUIRED, "Size of the catalogue; rare ones may stay away.")
+    items: int = setting(REQUIRED, "Size of the catalogue; rare items may not occur.")
     interactions: int = setting(REQUIRED, f"Rows, at least {MIN_LENGTH} for each user.")
     format: str = setting("movielens_csv", f"One of {', '.join(FORMATS)}.")
-    seed: int = setting(0, "Seed of everything.")
-    popularity: float = setting(1.0, "Exponent of the power law; 0 makes all items alike.")
-    continuation: float = setting(0.5, "Probability that the successor of an item follows it.")
+    seed: int = setting(0, "Seed of everything random.")
+    popularity: float = setting(1.0, "Exponent of the power law; at 0 items are equally popular.")
+    continuation: float = setting(0.5, "Probability that an item is followed by its successor.")
     titles: Path | None = setting(
-        None, "File of item titles to write besides, as MovieLens' movies.csv; they tell the rank."
+        None, "Also write item titles to this file, like MovieLens' movies.csv; they show the rank."
     )
-    overwrite: bool = setting(False, "Replace a file that is there already.")
+    overwrite: bool = setting(False, "Replace an existing file.")
 
     def __post_init__(self) -> None:
-        """Refuses settings that cannot be carried out."""
+        """Refuses settings that are not valid."""
         require_choices(self, {"format": FORMATS})
         if self.users < 1 or not 2 <= self.items < 2**31:
             raise UserError(
@@ -85,11 +86,11 @@ class RatingsConfig:
             )
         if self.titles is not None and self.titles == self.output:
             raise UserError(
-                "`titles` and `output` must be two files", settings=("titles", "output")
+                "`titles` and `output` must be different files", settings=("titles", "output")
             )
         if self.titles is not None and self.format.startswith("amazon"):
             raise UserError(
-                f"`titles` are those of MovieLens, `format` {self.format} has none",
+                f"`titles` need a format of MovieLens; `format` {self.format} has none",
                 settings=("titles", "format"),
             )
         if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:
@@ -105,8 +106,8 @@ class UserBlock:
     """Interactions of some users, grouped by user, in time order.
 
     Attributes:
-        users: [rows] numbers from 0.
-        items: [rows] numbers from 1.
+        users: [rows] user numbers from 0.
+        items: [rows] item numbers from 1.
         ratings: [rows] from 1 to 5.
         timestamps: [rows] seconds since 1970, ascending for each user.
     """
@@ -214,10 +215,10 @@ def format_block(block: UserBlock, name: str, order: npt.NDArray[np.int64]) -> b
 
 
 def generate(config: RatingsConfig) -> None:
-    """Writes the files, which get their names when they are complete.
+    """Writes the files; they get their names once they are complete.
 
     Raises:
-        PreprocError: one exists and `overwrite` is not set, or the disk is full.
+        PreprocError: a file exists and `overwrite` is not set, or the disk is full.
     """
     files = [config.output, *([] if config.titles is None else [config.titles])]
     check_files(files, {*files}, overwrite=config.overwrite)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random rows like those of the Kaggle log, as arrays and text.
 
-All work is on whole columns; a row takes about 2 microseconds.
+All operations work on whole columns; a row takes about 2 microseconds.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ from preproc.clicks.serving.feature_file import key_of_category
 from preproc.synthetic.model import Integers, PlantedModel, zipf_ranks
 
 # Distinct values per column of the Kaggle log, and Zipf exponents that give about as many
-# distinct values in the first 100,000 rows as it has.
+# distinct values in the first 100,000 rows as the log has.
 KAGGLE_CARDINALITIES = (
     *(1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194),
     *(27, 14_992, 5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572),
 )
 EXPONENTS = (1.98, 1.5, 1.02, 1.11, 2.2, 1.2, 1.15, 2.2, 1.2, 1.2, 1.3, 1.03, 1.26, 1.2, 1.32,
              1.06, 1.2, 1.46, 1.53, 0.3, 1.03, 1.4, 1.2, 1.23, 1.2, 1.18)  # fmt: skip
-# Columns with the same rate are missing in the same rows, as in the real log.
+# Columns with the same missing rate are missing in the same rows, as in the real log.
 MISSING_NUMERICAL = (0.454, 0, 0.211, 0.212, 0.026, 0.224, 0.043, 0.0005, 0.043, 0.454, 0.043,
                      0.767, 0.212)  # fmt: skip
 MISSING_CATEGORICAL = (0, 0, 0.035, 0.035, 0, 0.126, 0, 0, 0, 0, 0, 0.035, 0, 0, 0, 0.035, 0, 0,
@@ -30,11 +30,11 @@ MISSING_CATEGORICAL = (0, 0, 0.035, 0.035, 0, 0.126, 0, 0, 0, 0, 0, 0.035, 0, 0,
 LOG_MEAN = np.array([0.9, 2.1, 2.1, 1.7, 7.3, 3.4, 1.6, 2.0, 3.5, 0.4, 0.9, 0.2, 1.7])
 LOG_SPREAD = np.array([1.0, 2.1, 1.2, 0.9, 2.5, 1.8, 1.4, 1.15, 1.6, 0.5, 0.8, 0.8, 1.0])
 MAX_INTEGER = 23_000_000
-NEGATIVE_COLUMN, NEGATIVE_RATES = 1, (0.1, 0.002, 0.0002)  # I2 holds -1, -2 and -3 at times.
+NEGATIVE_COLUMN, NEGATIVE_RATES = 1, (0.1, 0.002, 0.0002)  # I2 is sometimes -1, -2 or -3.
 
 CALIBRATION_ROWS = 131_072
 
-# A field is eight characters in one 64-bit word; NUL stands for no character and is dropped.
+# A field is eight characters in one 64-bit word; NUL characters are dropped.
 _DIGITS = (np.arange(10_000)[:, None] // [1000, 100, 10, 1] % 10 + ord("0")).astype(np.uint8)
 _DIGITS_TEXT = _DIGITS.view("<u4")[:, 0].astype(np.uint64)
 _HEX_TEXT = np.frombuffer("".join(f"{i:04x}" for i in range(65_536)).encode(), "<u4")
@@ -58,7 +58,7 @@ class GeneratedRows:
 
 
 def draw_rows(rng: np.random.Generator, rows: int, cardinalities: tuple[int, ...]) -> GeneratedRows:
-    """Draws features."""
+    """Draws the features of rows."""
     rates = sorted({r for r in (*MISSING_NUMERICAL, *MISSING_CATEGORICAL) if r})
     misses = {0: np.zeros(rows, bool)} | {r: rng.random(rows, np.float32) < r for r in rates}
     is_missing = np.stack([misses[r] for r in MISSING_NUMERICAL])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of the ratings engines: all make the same bytes."""
+"""Registry of the ratings engines, which all write the same bytes."""
 
 ENGINES = {
     "pyarrow": "preproc.ratings.engines.pyarrow",

@@ -2,9 +2,9 @@
 """The NVTabular engine of ratings.
 
 Rows that match the grammar and reach `min_rating` go to parquet parts. NVTabular numbers the raw
-ids (`Categorify`), counts and filters for the k-core (`Filter`), and encodes rows in dense ids. The
-order of dense ids is ours, since NVTabular breaks ties at random. Memory holds the distinct ids,
-and about 36 bytes for each row that passes the filters.
+ids (`Categorify`), counts and filters for the k-core (`Filter`), and encodes rows in dense ids. We
+choose the order of dense ids, because NVTabular breaks ties at random. Memory holds the distinct
+ids, and about 36 bytes for each row that passes the filters.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iter
 
 
 class NvtabularRows(PartRows):
-    """The rows in parquet parts, which a step of NVTabular replaces; see `EngineRows`.
+    """The rows in parquet parts; each step of NVTabular replaces them. See `EngineRows`.
 
     Attributes:
         engine: name, version and device.
@@ -63,10 +63,10 @@ class NvtabularRows(PartRows):
         self.engine = {"name": "nvtabular", "version": process.version, "device": process.device}
 
     def finish(self) -> None:
-        """Numbers the raw ids, for now in the order of NVTabular."""
+        """Numbers the raw ids, for now in NVTabular's order."""
         self._columns = pq.read_schema(self.paths[0]).names
         self._set_parts(self.paths)
-        # Numbers in place of the raw ids first: comparing them is much cheaper than strings.
+        # First replace the raw ids by numbers, which are much cheaper to compare than strings.
         self._raw = {column: raw for column, (raw, _) in self._count(*FIRST_IDS).items()}
         self._encode(self._raw)
 
@@ -92,7 +92,7 @@ class NvtabularRows(PartRows):
         return counts
 
     def _encode(self, vocabularies: dict[str, pa.Array]) -> None:
-        """Replaces values by their index in the vocabularies plus `FIRST_ID`."""
+        """Replaces each value by `FIRST_ID` plus its index in the vocabulary."""
         folder = self._new_folder()
         request = {
             "do": "prepare",
@@ -108,7 +108,7 @@ class NvtabularRows(PartRows):
         self._replace("encode", {"do": "encode"}, folder)
 
     def _replace(self, stage: str, request: dict[str, Any], folder: Path) -> None:
-        """Sends a request about every group; results replace the parts."""
+        """Sends a request for every group; the results replace the parts."""
         paths: list[Path] = []
         progress = GroupProgress()
         with self._reporter.stage(stage, total_bytes(self._parts), progress.counters):
@@ -121,7 +121,7 @@ class NvtabularRows(PartRows):
         self._set_parts(paths)
 
     def drop_rare(self, minimums: Mapping[str, int]) -> None:
-        """Counts each column, and filters the rows if a value is rare."""
+        """Counts each column, and filters the rows if any value is rare."""
         for column, minimum in minimums.items():
             if not self.num_rows:
                 return

@@ -13,13 +13,13 @@ from preproc.ratings.parse import Interactions
 
 
 class PartRows:
-    """Writes rows to parts; engines go on with them, see `Rows`.
+    """Writes rows to parts, which engines process; see `EngineRows`.
 
     Attributes:
         folder: folder of the parts.
-        paths: the parts, none empty.
+        paths: the parts; none is empty.
         num_rows: rows so far.
-        has_timestamps: whether they have timestamps.
+        has_timestamps: whether the rows have timestamps.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default engine of ratings, in memory with PyArrow and NumPy.
+"""The default engine of ratings: works in memory with PyArrow and NumPy.
 
-Peak memory is about 40 bytes a row that reaches `min_rating`, each raw id twice, and 200 MiB.
+Peak memory is about 40 bytes per row that reaches `min_rating`, every raw id twice, and 200 MiB.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def open_rows(
 class _IdColumn:
     """A column of raw ids, dictionary-encoded as it grows.
 
-    Memory is 4 bytes a row, and each id once.
+    Memory is 4 bytes per row, and each id once.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class _IdColumn:
         for chunk in column.chunks:
             self._pending.append(chunk)
             self._pending_values += len(chunk.dictionary)
-        # Merging costs as much as all ids so far: waiting until as many are pending keeps the
-        # whole linear.
+        # Merging costs time for all ids so far; waiting until as many are pending keeps the total
+        # linear.
         if self._pending_values > max(len(self._values), _MIN_PENDING):
             self._merge()
 
@@ -60,7 +60,7 @@ class _IdColumn:
         self._pending, self._pending_values = [], 0
 
     def finish(self) -> tuple[pa.Array, pa.Array]:
-        """Returns the codes [rows] and the raw ids; frees the codes."""
+        """Returns the codes [rows] and the raw ids, and gives up the codes."""
         self._merge()
         codes = pa.concat_arrays(self._codes)
         self._codes = []
@@ -68,7 +68,7 @@ class _IdColumn:
 
 
 class ArrowRows:
-    """The rows as columns in memory, each id as an index into the raw ids; see `EngineRows`.
+    """The rows as columns in memory, with ids as indices into the raw ids; see `EngineRows`.
 
     Attributes:
         engine: name and version.
@@ -89,7 +89,7 @@ class ArrowRows:
             self._times.append(rows.timestamps)
 
     def finish(self) -> None:
-        """Ends the rows that are added."""
+        """Ends the adding of rows."""
         for column in FIRST_IDS:
             self._columns[column], self._raw[column] = self._ids.pop(column).finish()
         if self._times:
@@ -102,7 +102,7 @@ class ArrowRows:
         return len(self._columns[USER])
 
     def drop_rare(self, minimums: Mapping[str, int]) -> None:
-        """Counts each column, and filters all columns if an id is rare."""
+        """Counts each column, and filters all columns if any id is rare."""
         for column, minimum in minimums.items():
             counts = self._count(column)
             enough = counts >= minimum
@@ -116,7 +116,7 @@ class ArrowRows:
         return np.bincount(self._columns[column].to_numpy(), minlength=len(self._raw[column]))
 
     def number(self) -> dict[str, RawIds]:
-        """Looks the dense ids up."""
+        """Looks up the dense ids."""
         return {column: self._number(column) for column in FIRST_IDS}
 
     def _number(self, column: str) -> RawIds:
@@ -129,7 +129,7 @@ class ArrowRows:
         return ids.take(order)
 
     def ordered(self, *, with_times: bool) -> Ordered:
-        """Orders the rows, which are gone from here."""
+        """Orders the rows and gives them up."""
         columns = {name: values.to_numpy() for name, values in self._columns.items()}
         self._columns.clear()
         pa.default_memory_pool().release_unused()  # NumPy needs it from here on

@@ -39,7 +39,7 @@ def open_rows(job: RatingsJob, folder: Path, reporter: ProgressReporter) -> Iter
 
 
 class SparkRows(PartRows):
-    """The rows in parquet files, which a step of Spark replaces; see `EngineRows`.
+    """The rows in parquet files; each step of Spark replaces them. See `EngineRows`.
 
     Attributes:
         engine: name and version.
@@ -62,7 +62,7 @@ class SparkRows(PartRows):
         return self._runner.session.read.parquet(f"file://{escaped}")
 
     def _write(self, stage: str, table: Any) -> Path:
-        """Writes a DataFrame beside the rows, showing progress; returns its folder."""
+        """Writes a DataFrame next to the rows, with progress; returns its folder."""
         self._steps += 1
         target = self.folder.with_name(f"{self._steps:03d}_{stage}")
         total = sum(p.stat().st_size for p in self.folder.glob("*.parquet"))
