@@ -78,13 +78,14 @@ def prepare(
             row; parquet with _metadata).
         memory_limit: Anonymous memory of the process, such as 512MiB.
         threads: Worker threads.
-        max_bad_fraction: Fraction of rows that may be rejected; they are left out and kept in
-            quarantine.csv.
+        max_bad_fraction: Fraction of rows that may be rejected; they are written to quarantine.csv
+            instead.
         progress: How to report progress: auto, bar, json, none.
-        overwrite: Replace the dataset at `output`, once the new one is complete.
-        work_dir: Folder for the work state, kept for further runs on the same input; by default
-            OUTPUT.work, removed after success.
-        nvtabular_python: Interpreter that has NVTabular; by default that of `make nvtabular`.
+        overwrite: Replace the dataset at `output` once the new one is complete.
+        work_dir: Folder for the work state, kept for later runs on the same input; the default,
+            OUTPUT.work, is removed after success.
+        nvtabular_python: Python interpreter that has NVTabular; default: the one of `make
+            nvtabular`.
         nvtabular_device: Device: auto, cpu, gpu.
         master: Where Spark runs: local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT;
             default: the master of spark-submit or Spark's configuration, else all cores of this

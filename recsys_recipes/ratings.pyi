@@ -43,25 +43,25 @@ def prepare(
         columns: names of the columns of a table or a csv file, as {"user": "customer", "item":
             "sku"}, with "rating" and "timestamp" where there are such columns, or as the text
             "user=customer,item=sku"; "auto" tells them by their names.
-        format: Of the file: auto, csv, dat, udata, text, or the path of a schema (YAML).
-        id_type: Ids of users and items in a csv file: auto | integer | string; auto takes integers
-            if any of the first rows has them, string keeps any text.
-        min_rating: Ratings below are dropped.
-        min_user_count: Users with fewer interactions are dropped; at least 3. Default: 5, for files
-            without times 3.
-        min_item_count: Items with fewer interactions are dropped. Default: 0.
-        kcore: How the two limits are applied, items before users: iterated | once (until nothing
-            changes, or one pass, after which items may be short again).
-        split: Items that are held out: leave_one_out (the last ones of each user), or temporal:0.9
-            (all from a moment on, with this fraction of the interactions before it).
-        dictionaries: Dataset whose item ids the rows get, for a model that was trained on it; rows
-            of other items are left out.
-        max_bad_fraction: Share of rows that may break the grammar: they are left out, and kept in
-            quarantine.csv. With 0 the first one stops the run.
-        titles: File of item titles, for people to read: u.item, movies.dat or movies.csv of
-            MovieLens; auto takes the one beside the ratings, if there is one, none takes none.
+        format: Format: auto, csv, dat, udata, text, or the path of a schema (YAML).
+        id_type: Type of user and item ids in a csv file: auto | integer | string; auto takes
+            integers if any of the first rows has them, string keeps any text.
+        min_rating: Drop ratings below this.
+        min_user_count: Drop users with fewer interactions; at least 3. Default: 5, 3 for files
+            without times.
+        min_item_count: Drop items with fewer interactions. Default: 0.
+        kcore: How to apply the two limits, items before users: iterated | once (until nothing
+            changes, or one pass, after which some items may be below the limit again).
+        split: Items to hold out: leave_one_out (the last ones of each user), or temporal:0.9 (all
+            from the moment on that has this fraction of the interactions before it).
+        dictionaries: Dataset whose item ids to use, for a model that was trained on it; rows of
+            other items are left out.
+        max_bad_fraction: Fraction of rows that may be malformed; they are written to quarantine.csv
+            instead. With 0 the first one stops the run.
+        titles: File of readable item titles: u.item, movies.dat or movies.csv of MovieLens; auto
+            takes the one next to the ratings if it exists, none reads no titles.
         progress: How to report progress: auto, bar, json, none.
-        overwrite: Replace the dataset at `output`, once the new one is done.
+        overwrite: Replace the dataset at `output` once the new one is done.
         engine: Software that does the work: pyarrow, nvtabular, spark.
         nvtabular_python: Python interpreter that has NVTabular; default: the one of `make
             nvtabular`.

@@ -138,9 +138,9 @@ class DataConfig:
         if not self.is_synthetic and self.folder.is_file():
             raise DatasetError(
                 f"`dataset` {self.folder}: is a file, and a prepared dataset is a folder; "
-                f"`recsys-recipes prepare clicks --input {self.folder} --output NEW` makes one of "
-                "raw rows. For a model that is trained add `--dictionaries DATASET`, the dataset "
-                "of its training, and `--unlabelled` where the rows have no label",
+                f"`recsys-recipes prepare clicks --input {self.folder} --output NEW "
+                "--dictionaries TRAINED --unlabelled` makes one of rows without labels, where "
+                "TRAINED is the dataset that the model was trained on",
                 setting="dataset",
                 path=self.folder,
             )
