@@ -211,7 +211,8 @@ def _numbers(name: str, kind: type, items: list[str]) -> tuple[Any, ...]:
     except ValueError as error:
         kinds = {int: "integers", float: "numbers"}
         raise UserError(
-            f"--{name} must be {kinds[kind]} separated by commas, got {','.join(items)!r}"
+            f"`{name}` must be {kinds[kind]} separated by commas, got {','.join(items)!r}",
+            setting=name,
         ) from error
 
 

@@ -68,6 +68,7 @@ VALUES = {
     "split_days": "1,1,1",
     "split_fractions": "0.5,0.25,0.25",
     "split_rows": "1,1,1",
+    "weights": "0.5",
 }
 """Values that the types of flags do not tell."""
 
