@@ -7,6 +7,7 @@ import difflib
 import errno
 import functools
 import io
+import itertools
 import logging
 import os
 import re
@@ -289,7 +290,7 @@ def run_command(
         if arguments is not None:
             arguments += extra
         elif extra:
-            raise UserError(f"unexpected argument {extra[0]!r}; every setting is a --flag")
+            raise UserError(_unexpected(argv, extra[0]))
         return run(flag_values) or 0
     except BrokenPipeError:  # the reader has gone, as in `| head -1`
         _discard_output()
@@ -314,6 +315,21 @@ def run_command(
             sys.stderr.flush()
         except BrokenPipeError:  # as in `2>&1 | true`; Python would end with status 120
             _discard_output(sys.stderr)
+
+
+def _unexpected(argv: Sequence[str], word: str) -> str:
+    """Returns the message about an argument that is no flag; it may belong to the value before."""
+    message = f"unexpected argument {word!r}; every setting is a --flag"
+    typed = _callers[-1].typed if _callers and word in _callers[-1].typed else tuple(argv)
+    at = typed.index(word)
+    flag, equals, value = typed[at - 1].partition("=")
+    if not equals:
+        flag, value = "" if at == 1 else typed[at - 2], typed[at - 1]
+    if not flag.startswith("--") or "=" in flag or value.startswith("-"):
+        return message
+    rest = itertools.takewhile(lambda each: not each.startswith("-"), typed[at:])
+    quoted = shlex.quote(" ".join([value, *rest]))
+    return f"{message}, and a value with a space is quoted: {flag} {quoted}"
 
 
 def new_flags(sections: Mapping[type, str] = {}) -> flags.FlagValues:

@@ -235,7 +235,7 @@ def require_choices(
 
 
 def parse_with_unit(name: str, text: str, unit: Unit) -> int:
-    """Parses bytes (`4GiB`, `512M`, `1.5GB`, `100000`) or seconds (`90s`, `10m`, `1.5h`, `600`).
+    """Parses bytes (`4GiB`, `512M`, `1.5GB`, `100000`) or seconds (`90s`, `10m`, `1.5h`).
 
     Args:
         name: name of the setting, for the message.

@@ -42,8 +42,8 @@ JVM_UNITS: Mapping[str, int] = {
 }
 """Unit in upper case -> factor, as Java reads it: `g` and `gb` are both powers of 1024."""
 
-TIME_UNITS: Mapping[str, int] = {"": 1, "S": 1, "M": 60, "H": 3600}
-"""Unit in upper case -> seconds."""
+TIME_UNITS: Mapping[str, int] = {"S": 1, "M": 60, "H": 3600}
+"""Unit in upper case -> seconds; a time needs one, since 10 may be meant as minutes."""
 
 _SIZE = re.compile(r"(?P<whole>[0-9]+)(?P<rest>(?:\.[0-9]+)?\s*)(?P<unit>[A-Za-z]*)")
 
