@@ -207,7 +207,7 @@ def train(
     report: str | Path = ...,
     tensorboard: str | Path = ...,
     preset: str | Path = ...,
-    budget: int | str = ...,
+    budget: str = ...,
 ) -> Path:
     """Trains a model; returns the folder of its checkpoints.
 
@@ -451,7 +451,7 @@ def train(
     *,
     base_device: str | Path = ...,
     num_threads: int = ...,
-    budget: int | str = ...,
+    budget: str = ...,
 ) -> Path:
     """Trains a model; returns the folder of its checkpoints.
 
@@ -538,7 +538,7 @@ def test(
     benchmark_steps: int = ...,
     report: str | Path = ...,
     preset: str | Path = ...,
-    budget: int | str = ...,
+    budget: str = ...,
 ) -> dict[str, Any]:
     """Measures a trained model.
 
@@ -728,7 +728,7 @@ def predict(
     placement: str | Path = ...,
     benchmark_steps: int = ...,
     preset: str | Path = ...,
-    budget: int | str = ...,
+    budget: str = ...,
     baselines: list[str] | tuple[str, ...] | str = ...,
 ) -> Any:
     """Returns the click probabilities of new rows, whose label is not read.

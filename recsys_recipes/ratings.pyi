@@ -170,7 +170,7 @@ def train(
     report: str | Path = ...,
     tensorboard: str | Path = ...,
     preset: str | Path = ...,
-    budget: int | str = ...,
+    budget: str = ...,
 ) -> Path:
     """Trains a model; returns the folder of its checkpoints.
 
@@ -701,7 +701,7 @@ def train(
     *,
     base_device: str | Path = ...,
     num_threads: int = ...,
-    budget: int | str = ...,
+    budget: str = ...,
 ) -> Path:
     """Trains a model; returns the folder of its checkpoints.
 
@@ -793,7 +793,7 @@ def test(
     benchmark_steps: int = ...,
     report: str | Path = ...,
     preset: str | Path = ...,
-    budget: int | str = ...,
+    budget: str = ...,
 ) -> dict[str, Any]:
     """Measures a trained model by the last items of its users.
 
@@ -972,7 +972,7 @@ def recommend(
     top_k: int = ...,
     benchmark_steps: int = ...,
     preset: str | Path = ...,
-    budget: int | str = ...,
+    budget: str = ...,
 ) -> pa.Table:
     """Returns the items that come next.
 

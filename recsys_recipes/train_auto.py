@@ -3,9 +3,9 @@
 
     python -m recsys_recipes.train_auto --dataset data/ml-1m --output data/ml-1m-run
 
-The network is trained with its preset auto, in the folder `trained` of the run; then validation
-chooses simple models and their weights in the sum. The same command continues after an
-interruption.
+The network is trained with its preset auto, in the folder `trained` of the
+run. Then validation chooses simple models and their weights. The same command
+continues after an interruption.
 """
 
 import dataclasses

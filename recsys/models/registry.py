@@ -66,7 +66,7 @@ FITTED: Mapping[str, Entry] = {
         "recsys.models.gru",
         "Gru",
         "GRU",
-        "A recurrent network, trained to predict the next item of a history",
+        "A recurrent network, trained to predict the next item",
         "emb_dim dropout last_items lr",
     ),
 }

@@ -133,8 +133,8 @@ def settings_of(function, data, model=None):
             if title == ALIASES or name in taken or word not in used_with.get("mode", (word,)):
                 continue
             types = types_of(hint)
-            if field is not None and field.metadata["unit"]:
-                types += ("str",)
+            if field is not None and (unit := field.metadata["unit"]):
+                types = ("str",) if unit == "seconds" else (*types, "str")
             if section is ClicksSemantics and without_none(hint) is not hint:
                 types += ("None",)  # of other settings a flag has no such value
             settings[name] = types, help_of(flag, names)

@@ -44,7 +44,7 @@ rr.ratings.recommend([["B01"]], data, run, checkpoint=run)  # refused
 clicks.prepare(frame, "data", schema={}, memory_limit="4GiB", split_rows=None, format=["split"])
 clicks.prepare(frame, "data", split_fractions=(0.8, 0.1, 0.1), dictionaries=data)
 clicks.prepare(frame, "data", split_fractions=0.8)  # refused
-clicks.train(data, "run", bottom_mlp_sizes=[64, 16], interaction_op="dot", budget=600)
+clicks.train(data, "run", bottom_mlp_sizes=[64, 16], interaction_op="dot", budget="10m")
 clicks.train(data, "run", interaction_op="sum")  # refused
 clicks.train(data, "run", "logistic", dataset_subset=0.5)
 clicks.train(data, "run", "logistic", seeds=3)  # refused
