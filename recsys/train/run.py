@@ -351,7 +351,7 @@ def check_before_trials(config: Config) -> None:
     """
     check_outputs(config)
     if (folder := config.checkpoint_folder) is not None:
-        check_new(folder, config.folder_setting)
+        check_new(folder, config.folder_setting, can_resume=True)
 
 
 def try_out(

@@ -136,7 +136,7 @@ class ClicksRecipe:
         """
         folder = self.config.checkpoint_folder
         if folder is not None:
-            check_new(folder, _FOLDER)
+            check_new(folder, _FOLDER, can_resume=False)
         self.rows.reader(self.config.data.eval_split)  # a split that is missing is refused now
         with begun_log(self.config.log_file, self.config.to_dict()) as log:
             started = time.perf_counter()

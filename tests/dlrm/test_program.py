@@ -104,7 +104,7 @@ def test_sequences_are_for_bert4rec(program, tmp_path, dataset_type):
     ratings.write_text("\n".join(["userId,movieId,rating,timestamp", *lines, ""]))
     assert movielens.main(["movielens", f"--input={ratings}", f"--output={sequences}"]) == 0
     error = program.refused(f"--dataset={sequences}", f"--dataset_type={dataset_type}")
-    assert_tells(error, "--dataset", sequences, "BERT4Rec")
+    assert_tells(error, "--dataset", sequences, "train bert4rec")
 
 
 def test_learning_is_reported(program, dataset):

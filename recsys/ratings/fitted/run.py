@@ -131,7 +131,7 @@ class FittedRecipe:
         """
         folder = self.config.checkpoint_folder
         if folder is not None:
-            check_new(folder, _FOLDER)
+            check_new(folder, _FOLDER, can_resume=False)
         check_result_files(self.config.evaluation, self.sequences)
         with begun_log(self.config.log_file, self.config.to_dict()) as log:
             self.print_line(count_users(self.sequences, least_items=1))

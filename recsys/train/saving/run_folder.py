@@ -268,15 +268,16 @@ def _remove_unread(checkpoint: Path) -> None:
         held.let_go()
 
 
-def check_new(folder: Path, setting: str) -> None:
+def check_new(folder: Path, setting: str, *, can_resume: bool) -> None:
     """Refuses a folder that holds a run, or in which nothing can be written.
 
     Args:
-        folder: folder for a run of a model that one call fits.
+        folder: folder of a run to begin.
         setting: setting that names the folder.
+        can_resume: the setting `resume` continues such a run.
 
     Raises:
         UserError: see `check_writable` and `CheckpointFolder.check_unused`.
     """
     check_writable(folder, setting)
-    CheckpointFolder(folder).check_unused(setting, can_resume=False)
+    CheckpointFolder(folder).check_unused(setting, can_resume=can_resume)
