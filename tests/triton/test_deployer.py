@@ -198,9 +198,9 @@ COMMANDS = [
     (f"{CLIENT} --canary=0.1", 2, "--canary|--canary_version|--request"),
     (f"{CLIENT} --protocol=ftp", 2, "--protocol|ftp|http|grpc"),
     (f"{CLIENT} stray", 2, "'stray'"),
-    ("client --url=127.0.0.1", 2, "--url 127.0.0.1|host:port|1 and 65535"),
-    ("client --url=http://a:80000", 2, "--url http://a:80000|1 and 65535|127.0.0.1:8000"),
-    (f"client --url=a:{'1' * 4301}", 2, "--url|1 and 65535|127.0.0.1:8000"),
+    ("client --url=127.0.0.1", 2, "--url 127.0.0.1|host:port|1 to 65535"),
+    ("client --url=http://a:80000", 2, "--url http://a:80000|1 to 65535|127.0.0.1:8000"),
+    (f"client --url=a:{'1' * 4301}", 2, "--url|1 to 65535|127.0.0.1:8000"),
     (
         "client --url=https://a:1",
         2,
