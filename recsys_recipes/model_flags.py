@@ -14,10 +14,11 @@ def models_with(flag: str, program: Program) -> list[str]:
         program: which lacks it.
     """
     programs = next(c.programs for c in COMMANDS.values() if program in c.programs.values())
-    found = []
-    for name in programs.keys() & MODELS.keys():
-        values = new_flags()
-        MODELS[name].define_flags(values)
-        if flag in map(programs[name].flag, values):
-            found.append(name)
-    return [name for name in programs if name in found]
+    return [name for name in programs if name in MODELS and flag in _flags(name, programs[name])]
+
+
+def _flags(name: str, program: Program) -> list[str]:
+    """Returns the flags that a command has for a model."""
+    values = new_flags()
+    MODELS[name].define_flags(values)
+    return [program.flag(setting) for setting in values]

@@ -15,6 +15,7 @@ from recsys.ratings.data.split import known_items, targets_of, true_items
 from recsys.ratings.fitted.scores import MatrixScores
 from recsys.ratings.model import RatingsModel
 from recsys.ratings.ranking.evaluate import seen_pairs
+from recsys.ratings.ranking.metrics import GAINS
 from recsys.ratings.scorer import Histories, Scorer
 
 Weights = Mapping[str, float]
@@ -45,8 +46,8 @@ class Blend:
     """A weighted sum of models; see `RatingsModel`.
 
     Attributes:
-    models: models of the same items.
-    weights: one weight for each model; they add up to 1.
+        models: models of the same items.
+        weights: one weight for each model; they add up to 1.
     """
 
     models: Sequence[RatingsModel]
@@ -124,7 +125,7 @@ def gains_of(
                 # An item that is behind the target in every model is behind it in every sum.
                 ahead = leads[:, (leads >= 0).any(0)]
                 ranks[:, begin + row] = (table @ ahead >= 0).sum(1)
-    return np.where(ranks < _K, 1 / np.log2(ranks + 2), 0.0)
+    return np.where(ranks < _K, GAINS["ndcg"](ranks), 0.0)
 
 
 def most_even(possible: Sequence[Weights], gains: npt.NDArray[np.float64]) -> int:

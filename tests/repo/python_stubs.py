@@ -23,7 +23,7 @@ from recsys.program import new_flags
 from recsys.settings import declared, without_none
 from recsys_recipes import fitted, train_auto
 from recsys_recipes.commands import COMMANDS
-from recsys_recipes.models import MODELS
+from recsys_recipes.models import MODELS, names_of
 from tests.harness import REPOSITORY
 
 PACKAGE = REPOSITORY / "recsys_recipes"
@@ -78,7 +78,7 @@ def render(data):
 
 def stubs_of(function, data):
     """Yields the stub of a function; of `train` one for each model."""
-    models = [name for name, spec in MODELS.items() if spec.data == data]
+    models = names_of(data)
     if function.args.kwarg is None:
         yield with_settings(function, {})
     elif function.name == "prepare":
@@ -150,12 +150,10 @@ def program_of(word, data, model):
     if model == AUTO:
         return new_flags(train_auto.SECTIONS), train_auto.SECTIONS, {}
     values, names = new_flags(), COMMANDS[word].programs[model].names
-    if model in fitted.NAMES:
-        fitted.define_flags(values, model)
-        return values, fitted.config_of(model).sections, names
-    module = MODELS[model].flags
-    module.define_flags(values)
-    return values, module.SECTIONS, names
+    MODELS[model].define_flags(values)
+    is_fitted = model in fitted.NAMES
+    sections = fitted.config_of(model).sections if is_fitted else MODELS[model].flags.SECTIONS
+    return values, sections, names
 
 
 def types_of(hint):
