@@ -137,10 +137,11 @@ class DataConfig:
         """
         if not self.is_synthetic and self.folder.is_file():
             raise DatasetError(
-                f"`dataset` {self.folder}: is a file, and a prepared dataset is a folder; "
-                f"`recsys-recipes prepare clicks --input {self.folder} --output NEW "
-                "--dictionaries TRAINED --unlabelled` makes one of rows without labels, where "
-                "TRAINED is the dataset that the model was trained on",
+                f"`dataset` {self.folder}: is a file, and a prepared dataset is a folder. "
+                f"`recsys-recipes prepare clicks --input {self.folder} --output NEW` makes one to "
+                "train on. For predictions of a trained model, `recsys-recipes prepare clicks "
+                f"--input {self.folder} --output NEW --dictionaries TRAINED --unlabelled` makes "
+                "one of rows without labels, where TRAINED is the dataset of its training",
                 setting="dataset",
                 path=self.folder,
             )

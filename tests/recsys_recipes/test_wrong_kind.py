@@ -124,8 +124,8 @@ def test_raw_rows_are_predicted_by_the_commands_that_the_refusal_names(made, tmp
     predict = ("predict", f"--checkpoint={made['logistic']}", f"--predictions={predictions}")
     error = recipes(*predict, f"--dataset={log}", status=2)
     harness.assert_tells(error, f"--dataset {log}", "--dictionaries", "--unlabelled")
-    command = re.search(r"`recsys-recipes (.*?)`", error)[1]
-    recipes(*shlex.split(command), f"--dictionaries={made['clicks']}")
+    command = re.findall(r"`recsys-recipes (.*?)`", error)[-1]
+    recipes(*shlex.split(command.replace("TRAINED", str(made["clicks"]))))
     recipes(*predict, "--dataset=NEW")
     assert len(predictions.read_text().splitlines()) == 1 + 900
 
