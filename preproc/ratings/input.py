@@ -176,10 +176,10 @@ def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocEr
     untold = " (no column looks like it; without one, histories are in the order of the file)"
     times = "" if TIMESTAMP in names_by_column(names) else untold
     return PreprocError(
-        f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. A log of "
-        "clicks, with rows that are none, is for `recsys-recipes prepare clicks`. Needed here are "
-        f"user and item, and rating and timestamp{times} where there are any: say which "
-        f"columns these are, such as `columns` {suggestion(names)}"
+        f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. For a "
+        "log of clicks, use `recsys-recipes prepare clicks`. Of ratings, say which columns are "
+        f"user and item, and rating and timestamp{times} if there are any, such as "
+        f"`columns` {suggestion(names)}"
     )
 
 
