@@ -48,9 +48,11 @@ class BlendSettings:
     def __post_init__(self) -> None:
         """Refuses unknown models, and weights that do not fit them."""
         require_known(self, "blend_with", tuple(COUNTED_BASELINES))
-        if len(self.blend_with) > MOST_ADDED:
+        different = len(set(self.blend_with))
+        if len(self.blend_with) > MOST_ADDED or different < len(self.blend_with):
             raise UserError(
-                f"`blend_with` takes at most {MOST_ADDED} models, got {len(self.blend_with)}",
+                f"`blend_with` takes at most {MOST_ADDED} different models, got "
+                f"{','.join(self.blend_with)}",
                 setting="blend_with",
             )
         if not self.weights:

@@ -205,6 +205,7 @@ def test_what_cannot_be_blended_is_refused(dataset, bert4rec, blended, tmp_path,
         ((f"--blend_of={bert4rec}", "--blend_with=ease", "--weights=x"), ["--weights", "x"]),
         ((f"--blend_of={bert4rec}", "--weights=.5"), ["--weights", "--blend_with"]),
         ((f"--blend_of={bert4rec}", "--blend_with=ease,markov,item_knn"), ["--blend_with", "2"]),
+        ((f"--blend_of={bert4rec}", "--blend_with=ease,ease"), ["--blend_with", "ease,ease"]),
         ((f"--blend_of={bert4rec}", f"--dataset_path={other}"), ["--dataset_path", other]),
     ):
         run(*common, *flags, f"--log_path={tmp_path / 'log'}", status=2)
