@@ -259,8 +259,8 @@ class DlrmRecipe:
         names that begin with `int8_`.
         """
         scores = self.score(groups_of=self._split_test.groups_of())
-        values = self._split_test.tell(scores, "Finished testing")
-        self.tell_health(scores.metrics)
+        values = self._split_test.report(scores, "Finished testing")
+        self.report_health(scores.metrics)
         values |= self.company(scores)
         if self.config.measure.report is not None:
             explanation = self.explanation()
@@ -271,7 +271,7 @@ class DlrmRecipe:
             return values
         self.machine.print_line(self._quantize())
         quantized = self.score()
-        in_8_bits = self._split_test.tell(quantized, "In 8 bits")
+        in_8_bits = self._split_test.report(quantized, "In 8 bits")
         change = quantized.metrics.auc - scores.metrics.auc
         self.machine.print_line(f"8 bits change the AUC by {change:+.6f}")
         return values | {f"int8_{name}": value for name, value in in_8_bits.items()}
@@ -281,10 +281,10 @@ class DlrmRecipe:
         config = self.config
         return SplitTest(config.data, self.dataset, config.run.gauc_by, self.machine.print_line)
 
-    def tell_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
-        """Prints what is wrong with the model or its data; see `SplitTest.tell_health`."""
+    def report_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
+        """Prints what is wrong with the model or its data; see `SplitTest.report_health`."""
         if not self.config.data.is_synthetic and self.machine.processes.is_first:
-            self._split_test.tell_health(metrics, training_rows)
+            self._split_test.report_health(metrics, training_rows)
 
     def has_company(self) -> bool:
         """Returns True if tests compare with `baselines`; of several processes it says why not."""
@@ -507,7 +507,7 @@ class DlrmTraining:
         if not result.reason.startswith("SIG"):
             if self.tests:
                 rows = self.source.num_batches * self.source.batch_size
-                self.recipe.tell_health(self._test_of_kept(state.best_metric, folder), rows)
+                self.recipe.report_health(self._test_of_kept(state.best_metric, folder), rows)
             if values := self._compare_and_explain(state.step, folder):
                 yield values
         if self.metric is _LOG_LOSS:

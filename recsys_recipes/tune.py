@@ -297,7 +297,7 @@ def tune(search: Search, settings: TuneSettings) -> None:
         ) from error
     states = optuna.trial.TrialState
     with contextlib.ExitStack() as stack:
-        stack.callback(held.let_go)
+        stack.callback(held.release)
         study = _open_study(stack.enter_context(opened_storage(settings.study)), values)
         for trial in study.get_trials(states=[states.RUNNING]):  # of a process that is gone
             study.tell(trial.number, state=states.FAIL)

@@ -161,17 +161,17 @@ class OwnLogs(Case):
     def _figures(self, log: OwnLog, run: Path, seed: int) -> dict[str, float]:
         """Trains and tests on a log; returns our figures and those of the other models."""
         dataset, checkpoint = run / "dataset", run / "checkpoint"
-        _tell(log, "preparing")
+        _print_progress(log, "preparing")
         given = (f"--input={self._file(log)}", f"--schema={log.schema}", f"--output={dataset}")
         run_module("preproc.clicks", *given, "--progress=none")
-        _tell(log, "training")
+        _print_progress(log, "training")
         of_dataset = f"--dataset={dataset}"
         chosen = ("--eval_split=validation", f"--save_checkpoint_path={checkpoint}")
         started = time.perf_counter()
         flags = ("--mode=train", of_dataset, *chosen, "--baselines=", f"--seed={seed}")
         run_training(DLRM, *flags, *self.training, log=run / "train.json")
         seconds = time.perf_counter() - started
-        _tell(log, "testing against the baselines")
+        _print_progress(log, "testing against the baselines")
         trained = (of_dataset, f"--load_checkpoint_path={checkpoint}", "--eval_split=test")
         logged = run_training(DLRM, "--mode=test", *trained, log=run / "test.json")
         predictions = run / "predictions.parquet"
@@ -185,12 +185,12 @@ class OwnLogs(Case):
                 leads = [f"lead_{name}_{metric}{end}" for metric in _METRICS for end in _ENDS]
                 figures |= {lead: logged[lead] for lead in leads}
         if has_catboost():
-            _tell(log, "fitting CatBoost")
+            _print_progress(log, "fitting CatBoost")
             figures |= _beside_catboost(dataset, *read(predictions))
         return figures
 
 
-def _tell(log: OwnLog, what: str) -> None:
+def _print_progress(log: OwnLog, what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {log.name}: {what}", flush=True)
 
 

@@ -95,5 +95,5 @@ def open_loaded(config: Bert4RecConfig) -> Bert4RecCheckpoint | None:
         )
     opened = Bert4RecCheckpoint.open(folder)
     if opened.checkpoint.held is not None:
-        opened.checkpoint.held.let_go()  # its settings are read, and this run replaces it
+        opened.checkpoint.held.release()  # its settings are read, and this run replaces it
     return opened

@@ -152,7 +152,7 @@ class SplitTest:
 
         return groups_of
 
-    def tell(self, scores: SplitScores, label: str) -> dict[str, Any]:
+    def report(self, scores: SplitScores, label: str) -> dict[str, Any]:
         """Prints the metrics of an evaluation; returns the values to log."""
         metrics, split = scores.metrics, self.data.eval_split
         self.print_line(
@@ -193,7 +193,7 @@ class SplitTest:
             }
         )
 
-    def tell_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
+    def report_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
         """Prints what is wrong with the model or its data, after a test.
 
         Args:

@@ -25,7 +25,7 @@ from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.draft.infer import infer_schema
 from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
-from preproc.files.raw.parts import parts_of, told
+from preproc.files.raw.parts import files_text, parts_of
 from preproc.spark.settings import SparkSettings
 from recsys.files.durable import write_whole_file
 from recsys.flags import define_flags as define_settings
@@ -188,7 +188,7 @@ def _infer(values: flags.FlagValues) -> None:
         )
     with command.local_input(values, target) as log:
         if log.is_dir():
-            ProgressReporter(values.progress).note(told(log, parts_of(log)))
+            ProgressReporter(values.progress).note(files_text(log, parts_of(log)))
         write_whole_file(target, infer_schema(log))
     print_line(str(target))
 

@@ -29,7 +29,7 @@ from preproc.files.raw import tables
 from preproc.files.raw.blank_end import LINE_ENDS
 from preproc.files.raw.encoding import MAY_BE_ENCODING, encoding_fault
 from preproc.files.raw.objects import is_object, keys_of
-from preproc.files.raw.parts import told
+from preproc.files.raw.parts import files_text
 from preproc.files.workspace import Workspace, check_output
 
 SAMPLE_ROWS = 100
@@ -62,7 +62,7 @@ def check(
     opened = _opened(inputs, job)
     inputs, formats = tuple(each.file for each in opened), tuple(each.row_format for each in opened)
     if job.input.is_dir():
-        reporter.note(told(job.input, [f.path for f in inputs], num_files - len(inputs)))
+        reporter.note(files_text(job.input, [f.path for f in inputs], num_files - len(inputs)))
     if unread := frozenset[str]().union(*(each.unread for each in opened)):
         names = ", ".join(sorted(unread))
         reporter.note(f"{job.input}: columns that the schema does not name are not read: {names}")

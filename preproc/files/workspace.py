@@ -256,7 +256,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        held.let_go()
+        held.release()
 
 
 def link_files(source: Path, target: Path, but: Collection[str]) -> None:

@@ -18,7 +18,7 @@ NAMED = ",".join(f"{column}=NAME" for column in COLUMNS)
 """The form of `columns` that names columns of a header."""
 
 _UDATA_FIELDS = 4
-_TELLING: dict[RatingsColumn, str] = {
+_TYPICAL_NAMES: dict[RatingsColumn, str] = {
     "user": "(user|reviewer|customer|session|visitor)(id|name)?",
     "item": "(item|movie|artist|product|track|song|book|anime|article)(id)?|(parent)?asin|isbn|sku",
     "rating": "(book)?ratings?|overall|stars|score",
@@ -92,7 +92,7 @@ def names_by_column(seen: Sequence[str]) -> dict[RatingsColumn, str]:
 
     A column that several names fit, and a user or item column that no name fits, is called NAME.
     """
-    told = {column: [n for n in seen if _tells(column, n)] for column in COLUMNS}
+    told = {column: [n for n in seen if _fits_name(column, n)] for column in COLUMNS}
     return {
         column: names[0] if len(names) == 1 else "NAME"
         for column, names in told.items()
@@ -109,9 +109,9 @@ def unread_times(layout: RatingsFormat) -> list[str]:
     """Returns the names of columns that look like times but are not read."""
     if layout.has_timestamps:
         return []
-    return [name for name in layout.names if _tells("timestamp", name)]
+    return [name for name in layout.names if _fits_name("timestamp", name)]
 
 
-def _tells(column: RatingsColumn, name: str) -> bool:
+def _fits_name(column: RatingsColumn, name: str) -> bool:
     letters = re.sub("[^a-z]", "", name.lower().partition(":")[0])
-    return re.fullmatch(_TELLING[column], letters) is not None
+    return re.fullmatch(_TYPICAL_NAMES[column], letters) is not None

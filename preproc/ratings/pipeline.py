@@ -12,7 +12,7 @@ from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE, RejectedRow, write_quarantine
-from preproc.files.raw.parts import told
+from preproc.files.raw.parts import files_text
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import RatingsFormat
@@ -51,7 +51,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     )
     needs.check()
     reporter = ProgressReporter(job.progress)
-    _tell(job, layout, files, reporter)
+    _report_input(job, layout, files, reporter)
     with (
         needs.explained("nothing was written"),
         Workspace(job.output, None).locked(resumable=False) as workspace,
@@ -103,14 +103,14 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     return job.output
 
 
-def _tell(
+def _report_input(
     job: RatingsJob, layout: RatingsFormat, files: tuple[InputFile, ...], reporter: ProgressReporter
 ) -> None:
     """Reports which files are read, and how."""
     source = files[0].path
     if job.input.is_dir() and len(files) > 1:
         source = job.input
-        reporter.note(told(source, [file.path for file in files]))
+        reporter.note(files_text(source, [file.path for file in files]))
     note = (
         f"{source}: {job.source.name} {layout.name} with the columns "
         f"{', '.join(layout.read_columns)}{'' if layout.has_timestamps else ' in file order'}; "

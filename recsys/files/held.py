@@ -21,8 +21,8 @@ class HeldPath:
 
     Attributes:
         descriptor: descriptor of the opened path.
-        let_go: releases the lock.
-        why_not: why the file system cannot lock the path; empty if it is locked.
+        release: releases the lock.
+        unsupported_reason: why the file system cannot lock the path; empty if it is locked.
 
     Raises:
         BlockingIOError: with LOCK_NB, another process holds the lock.
@@ -32,14 +32,14 @@ class HeldPath:
     def __init__(self, path: Path, kind: int, flags: int = os.O_RDONLY) -> None:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         self.descriptor = descriptor
-        self.let_go = weakref.finalize(self, os.close, descriptor)
-        self.why_not = ""
+        self.release = weakref.finalize(self, os.close, descriptor)
+        self.unsupported_reason = ""
         try:
             fcntl.flock(descriptor, kind)
         except BlockingIOError:
             raise
         except OSError as error:
-            self.why_not = error.strerror or str(error)
+            self.unsupported_reason = error.strerror or str(error)
 
 
 def hold_folder(file: Path) -> HeldPath:
@@ -52,9 +52,9 @@ def hold_folder(file: Path) -> HeldPath:
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         held = HeldPath(file, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
-        if held.why_not:
-            logger.warning("%s cannot be locked: %s", file.parent, held.why_not)
+        if held.unsupported_reason:
+            logger.warning("%s cannot be locked: %s", file.parent, held.unsupported_reason)
         with contextlib.suppress(FileNotFoundError):  # its holder has just ended and removed it
             if os.path.samestat(os.fstat(held.descriptor), file.stat()):
                 return held
-        held.let_go()
+        held.release()

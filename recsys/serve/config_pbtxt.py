@@ -39,7 +39,7 @@ _BACKENDS: dict[Backend, str] = {
     "pytorch": "pytorch",
     "onnx": "onnxruntime",
 }
-OF_CONTAINER: tuple[Backend, ...] = ("pytorch", "onnx")
+CONTAINER_BACKENDS: tuple[Backend, ...] = ("pytorch", "onnx")
 """Backends that are only in NVIDIA's container, not in the bundled server."""
 _THREADS: dict[Backend, str] = {
     "python": THREADS_PARAMETER,
@@ -175,7 +175,7 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         signature = signature.positional()
     batched = settings.max_batch_size > 0
     lines = [f'name: "{name}"', f'backend: "{_BACKENDS[settings.backend]}"']
-    if settings.backend in OF_CONTAINER:
+    if settings.backend in CONTAINER_BACKENDS:
         lines.append(f'platform: "{_PLATFORMS[settings.format]}"')
     lines.append(f"max_batch_size: {settings.max_batch_size}")
     for tensor in signature.inputs:
@@ -194,7 +194,7 @@ def config_text(name: str, signature: Signature, settings: ServingSettings) -> s
         ]
     if settings.threads is not None:
         lines.append(_parameter(_THREADS[settings.backend], settings.threads))
-    if settings.warmup and settings.backend not in OF_CONTAINER:
+    if settings.warmup and settings.backend not in CONTAINER_BACKENDS:
         lines.append(_parameter(WARMUP_PARAMETER, settings.warmup))
     elif settings.warmup:
         lines += _warmup(signature, settings.warmup, batched)

@@ -220,7 +220,7 @@ class ModelRepository:
             yield
         finally:
             self._is_locked = False
-            held.let_go()
+            held.release()
 
     @contextlib.contextmanager
     def _changed(self) -> Iterator[None]:

@@ -409,7 +409,7 @@ def _is_installing(run: Path) -> bool:
     """Returns whether a running process is installing a new checkpoint."""
     try:
         if (run / NEXT_POINTER_FILE).exists():
-            HeldPath(run / LOCK_FILE, fcntl.LOCK_SH | fcntl.LOCK_NB).let_go()
+            HeldPath(run / LOCK_FILE, fcntl.LOCK_SH | fcntl.LOCK_NB).release()
     except OSError as error:
         return isinstance(error, BlockingIOError)
     return False

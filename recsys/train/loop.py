@@ -269,8 +269,7 @@ class Loop(Generic[BatchT]):
         reason = "done"
         self._begin_where_it_ended()
         if self.state.evaluation_failed:
-            reason = self._run_evaluation(self.state.batch == self.source.num_batches)
-        reason = "done" if reason == "go on" else reason
+            reason = self._run_evaluation(self.state.batch == self.source.num_batches) or reason
         shared_stop = SharedStop(self.processes, stop)
         while reason == "done" and not self._finished():
             reason = self._run_epoch(throughput, shared_stop)
@@ -371,9 +370,9 @@ class Loop(Generic[BatchT]):
                 other_work_since = time.perf_counter()
                 is_epoch_end = state.batch == self.source.num_batches
                 if self._evaluation_is_due(is_epoch_end):
-                    evaluation = self._run_evaluation(is_epoch_end)
-                    if evaluation != "go on":
-                        return evaluation
+                    ended = self._run_evaluation(is_epoch_end)
+                    if ended is not None:
+                        return ended
                 if config.save_freq and state.step % config.save_freq == 0:
                     self._save(is_best=False)
                 throughput.exclude(time.perf_counter() - other_work_since)
@@ -416,8 +415,8 @@ class Loop(Generic[BatchT]):
         )
         return state.step % config.test_freq == 0 or at_epoch_end or last
 
-    def _run_evaluation(self, is_epoch_end: bool) -> str:
-        """Evaluates the model; returns `go on`, or the reason to end."""
+    def _run_evaluation(self, is_epoch_end: bool) -> str | None:
+        """Evaluates the model; returns the reason to end the training, if there is one."""
         assert self.evaluate is not None
         self._collect_losses()
         state = self.state
@@ -461,7 +460,7 @@ class Loop(Generic[BatchT]):
         if not self.goes_on(state):
             return "given up"
         self._open_window()
-        return "go on"
+        return None
 
     @contextlib.contextmanager
     def _saving_on_error(self) -> Iterator[None]:

@@ -89,7 +89,7 @@ class RunLog:
 
     def _hold(self, path: Path) -> None:
         """Creates or opens a file, and locks it against other runs."""
-        self._let_go()
+        self._release()
         try:
             self._held = HeldPath(path, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
         except BlockingIOError as error:
@@ -97,16 +97,18 @@ class RunLog:
                 f"`log_path` {path}: another run is writing it; name another file for this run",
                 setting="log_path",
             ) from error
-        if self._held.why_not:
-            logger.warning("`log_path` %s cannot be locked: %s", path, self._held.why_not)
+        if self._held.unsupported_reason:
+            logger.warning(
+                "`log_path` %s cannot be locked: %s", path, self._held.unsupported_reason
+            )
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._held is not None:
-            self._held.let_go()
+            self._held.release()
 
     def close(self) -> None:
         """Releases the log for other runs."""
-        self._let_go()
+        self._release()
         if self.events is not None:
             self.events.close()
 

@@ -208,8 +208,8 @@ class ClicksRecipe:
         test = SplitTest(self.config.data, self.rows.dataset, run.gauc_by, self.print_line)
         rows = self.rows.reader(self.config.data.eval_split)
         scores = score_rows(model, rows, size, test.groups_of())
-        values = test.tell(scores, "Finished testing")
-        test.tell_health(scores.metrics)
+        values = test.report(scores, "Finished testing")
+        test.report_health(scores.metrics)
         parts = self.kind.parts(model)
         if run.baselines or parts:
             of_parts = {

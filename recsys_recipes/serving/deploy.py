@@ -29,7 +29,7 @@ from recsys.errors import UserError
 from recsys.flags import define_flags as define_settings
 from recsys.flags import refuse_unused, values_from_flags
 from recsys.ratings.config import RatingsExportOptions
-from recsys.serve.config_pbtxt import FORMATS, OF_CONTAINER, ServingSettings
+from recsys.serve.config_pbtxt import CONTAINER_BACKENDS, FORMATS, ServingSettings
 from recsys.serve.deploy import DeploySettings, deploy
 from recsys.serve.manifest import Deployment, DeploymentError
 from recsys.serve.reconfigure import (
@@ -130,7 +130,7 @@ KEPT = {field.name for field in declared(ServingSettings)} | {
 }
 """Settings that the next deployment of a model keeps."""
 
-_UNSAID = {("titles", False), ("raw", False), ("checksums", True)}
+_OMITTED_AT_DEFAULT = {("titles", False), ("raw", False), ("checksums", True)}
 """Kept by no deployment: those without them have the same bytes as before there were any."""
 
 
@@ -318,7 +318,7 @@ def _refuse_settings_of_other_data(model: ModelSpec, checkpoint: Path, given: se
 def _settings(values: dict[str, Any], options: DeployerOptions, most_rows: int) -> DeploySettings:
     """Fills in the defaults of format and batch size."""
     backend = values["backend"]
-    if options.target == "bundled" and backend in OF_CONTAINER:
+    if options.target == "bundled" and backend in CONTAINER_BACKENDS:
         raise UserError(
             f"--backend {backend}: the bundled server has the backends python and native alone; "
             "add --target container, or keep --backend python and choose --format"
@@ -335,7 +335,7 @@ def _settings(values: dict[str, Any], options: DeployerOptions, most_rows: int) 
         "kept": {
             key: value
             for key, value in values.items()
-            if key in KEPT and (key, value) not in _UNSAID
+            if key in KEPT and (key, value) not in _OMITTED_AT_DEFAULT
         },
     }
     return section_from_dict(DeploySettings, values | deployment)

@@ -252,7 +252,7 @@ class Schema:
         Raises:
             PreprocError: the table lacks a column.
         """
-        tell_apart = {c.name for c in self.columns if _tells_rows_apart(c, types)}
+        tell_apart = {c.name for c in self.columns if _identifies_rows(c, types)}
         used = self._used(path, types, tell_apart, unlabelled=unlabelled)
         columns = [_of_table(column, types[column.name]) for column in used]
         return self._rows_of(columns, has_header=True).as_table(), tuple(
@@ -400,7 +400,7 @@ class Schema:
         )
 
 
-def _tells_rows_apart(column: Column, types: Mapping[str, "pa.DataType"]) -> bool:
+def _identifies_rows(column: Column, types: Mapping[str, "pa.DataType"]) -> bool:
     """Returns True if a column without a role is part of the hash of a row, as in csv."""
     kind = types.get(column.name)
     return column.role == "ignored" and tables.is_read(kind) and not tables.is_list(kind)

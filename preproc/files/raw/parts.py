@@ -51,7 +51,7 @@ def _refuse_folders(folder: Path, names: Sequence[str]) -> None:
     )
 
 
-def told(folder: Path, parts: Sequence[Path], num_empty: int = 0) -> str:
+def files_text(folder: Path, parts: Sequence[Path], num_empty: int = 0) -> str:
     """Returns a line that names the files that are read, and counts or names the others."""
     paths = (path.relative_to(folder) if path.is_relative_to(folder) else path for path in parts)
     names = [path.as_posix() for path in paths]

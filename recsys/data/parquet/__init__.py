@@ -138,7 +138,7 @@ class ParquetReader(RowReader):
     ) -> None:
         self.folder = _find_folder(root, split)
         self.files = _parts(self.folder)
-        _tell_files(self.folder)
+        _log_files(self.folder)
         # Footers are read once. Files are opened again for each row group, to keep few handles.
         footers = [_read_footer(p) for p in self.files]
         metadata, schemas = [m for m, _ in footers], [s for _, s in footers]
@@ -348,7 +348,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 @functools.cache
-def _tell_files(folder: Path) -> None:
+def _log_files(folder: Path) -> None:
     """Logs, once for each folder, its files and the ones that readers skip.
 
     Raises:

@@ -187,7 +187,7 @@ class Supervisor:
             raise
         except Exception as error:  # noqa: BLE001  (no descriptor or thread is left, say)
             fault = f"cannot watch the server at the moment: {_text(error)}"
-            self._tell(self._told | {fault: fault})
+            self._print_news(self._told | {fault: fault})
             self._report("degraded", fault)
         self._answered = time.monotonic()  # or this process could not ask
 
@@ -260,9 +260,9 @@ class Supervisor:
                 lines[version, "probe"] = f"  {version_text(version)}: {probe.fault}"
         if models.fault:
             lines[models.fault] = f"degraded: {models.fault}"
-        self._tell(lines)
+        self._print_news(lines)
 
-    def _tell(self, lines: dict[object, str]) -> None:
+    def _print_news(self, lines: dict[object, str]) -> None:
         """Prints what is new since the last look; each line has a key that identifies it."""
         news = [line for key, line in lines.items() if key not in self._told]
         gone = [line for key, line in self._told.items() if key not in lines]

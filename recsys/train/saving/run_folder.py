@@ -157,7 +157,7 @@ class CheckpointFolder:
             yield
         finally:
             (self.folder / LOCK_FILE).unlink(missing_ok=True)
-            held.let_go()
+            held.release()
             if is_new:
                 with contextlib.suppress(OSError):  # a checkpoint was saved
                     self.folder.rmdir()
@@ -265,7 +265,7 @@ def _remove_unread(checkpoint: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         checkpoint.rename(unfinished)  # after a kill the next run sees that it is incomplete
         shutil.rmtree(unfinished, ignore_errors=True)
-        held.let_go()
+        held.release()
 
 
 def check_new(folder: Path, setting: str, *, can_resume: bool) -> None:

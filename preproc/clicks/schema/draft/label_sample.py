@@ -108,7 +108,7 @@ def leak_evidence(cells: Counter[str], clicks: Counter[str], missing: Collection
     if total < _ENOUGH_ROWS or most_wrong < _WRONG * _ENOUGH_CLICKS:
         return ""
 
-    def tells(groups: Iterable[Iterable[str]]) -> bool:
+    def determine_label(groups: Iterable[Iterable[str]]) -> bool:
         wrong = 0
         for group in map(list, groups):
             rows = sum(cells[text] for text in group)
@@ -118,9 +118,9 @@ def leak_evidence(cells: Counter[str], clicks: Counter[str], missing: Collection
 
     filled = [text for text in cells if text not in missing]
     absent = [text for text in cells if text in missing]
-    if tells((filled, absent)):
+    if determine_label((filled, absent)):
         return "filled only for clicks, or only for the others: known after the label, a leak"
-    if len(cells) <= _FEW and tells([text] for text in cells):
+    if len(cells) <= _FEW and determine_label([text] for text in cells):
         return "determines the label by itself: known after it, a leak"
     if filled and all(map(NUMBER.fullmatch, filled)):
         own = sum(clicks[text] for text in absent)
