@@ -19,7 +19,7 @@ from recsys.errors import UserError
 DenseRule = Literal["sgd", "adagrad", "adam"]
 
 
-_BESIDE: Mapping[RowOptimizer, DenseRule] = {
+_DENSE_RULES: Mapping[RowOptimizer, DenseRule] = {
     "sgd": "sgd",
     "rowwise_adagrad": "adagrad",
     "adagrad": "adagrad",
@@ -34,12 +34,12 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
     Raises:
         UserError: no dense optimizer belongs to it.
     """
-    if rule not in _BESIDE:
+    if rule not in _DENSE_RULES:
         raise UserError(
-            f"`optimizer` {rule}: there is no optimizer of the MLPs to go with it (_BESIDE)",
+            f"`optimizer` {rule}: there is no optimizer of the MLPs to go with it (_DENSE_RULES)",
             setting="optimizer",
         )
-    return _BESIDE[rule]
+    return _DENSE_RULES[rule]
 
 
 class DenseOptimizer(abc.ABC):
