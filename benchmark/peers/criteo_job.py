@@ -53,9 +53,7 @@ def write_splits(
     """Writes the column files of all splits.
 
     Args:
-        job: where and how to write.
         cardinalities: cardinality of each categorical column.
-        rows_per_day: rows of each day.
         encode: maps a day, a first row and the row after the last to the encoded columns, by their
             names: label, numbers in float32 and ids, [B] each.
     """

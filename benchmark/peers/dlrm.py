@@ -121,7 +121,6 @@ def build_candidates(
 
     Args:
         config: sizes of the network; embedding type and interaction are replaced.
-        table_sizes: rows of each table.
         in_bfloat16: run all under bfloat16 autocast, and ours in float32 too.
     """
     torch.manual_seed(8)

@@ -43,9 +43,7 @@ class DeployedDlrm:
     """A deployed DLRM, to be served with various settings.
 
     Attributes:
-        repository: folder of the model repository.
         signature: of the model.
-        table_sizes: rows of each table.
         table_bytes: of all tables together.
     """
 

@@ -245,11 +245,7 @@ class _UnitWriter(contextlib.ExitStack):
 
 
 class _BucketWriter(contextlib.ExitStack):
-    """Writes a bucket to its rows of the new columns.
-
-    Attributes:
-        bucket_rows: rows of each bucket.
-    """
+    """Writes a bucket to its rows of the new columns."""
 
     def __init__(self, plan: _Plan) -> None:
         super().__init__()

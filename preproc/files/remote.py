@@ -33,7 +33,6 @@ def local_copy(
     Args:
         source: `-`, or a URL that fsspec supports, such as s3://bucket/log.csv.gz.
         folder: created if missing; the caller removes it.
-        reporter: shows the progress.
         files: files to copy from a folder; empty for all its parts.
 
     Returns:

@@ -145,7 +145,6 @@ class FeatureSpec:
         """Writes feature_spec.yaml and model_size.json into `root`, each by a rename.
 
         Args:
-            root: folder of the dataset.
             wide: declare the dtypes of wide split binary, not of narrow.
         """
         write_whole_file(root / SPEC_FILE, yaml.safe_dump(self._to_dict(wide), sort_keys=True))
@@ -200,7 +199,6 @@ class FeatureSpec:
         """Reads the spec of a dataset folder: feature_spec.yaml, else model_size.json.
 
         Args:
-            root: folder of the dataset.
             num_numerical: number of numerical features, which model_size.json does not hold.
 
         Raises:

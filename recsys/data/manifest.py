@@ -194,7 +194,6 @@ class Manifest:
         """Refuses a dataset of other data.
 
         Args:
-            root: its folder.
             data: what is needed.
             setting: setting that names it, for the message.
 

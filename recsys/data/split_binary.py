@@ -156,7 +156,6 @@ class SplitBinaryReader(RowReader):
     """Reads the rows of a split, narrow or wide.
 
     Args:
-        root: folder of the dataset.
         split: `train`, `validation` or `test`.
         spec: columns of the dataset; None reads the spec of the folder.
         access: `pread` reads into fresh arrays; `memmap` returns views of the mapped files. If a

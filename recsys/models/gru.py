@@ -95,7 +95,6 @@ class Gru(FittedModel[GruSettings]):
     sampled ones.
 
     Attributes:
-        settings: settings of the model.
         network: float64 on the CPU. In float32, a history's scores would depend on the other
             histories of its batch, and a server's answers would differ from the lists of the test.
     """
@@ -215,7 +214,6 @@ def _pieces(sequences: Sequences, length: int) -> "list[npt.NDArray[np.int64]]":
     """Cuts the training items of each history into pieces, from its end.
 
     Args:
-        sequences: histories of all users.
         length: T, largest number of inputs of a piece.
 
     Returns:

@@ -89,7 +89,6 @@ def gains_of(
 
     Args:
         models: models of the same items, by name.
-        sequences: histories of all users.
         possible: C sums.
 
     Returns:

@@ -50,7 +50,6 @@ class Recommender:
     Attributes:
         dataset: the dataset that holds raw ids and titles.
         sequences: returns the histories of the dataset.
-        model: the model.
         precision: precision of the forward pass.
         catalogue: raw ids and titles of the items.
     """

@@ -133,7 +133,6 @@ def deploy(
 
     Args:
         export: the trained model.
-        settings: settings of the deployment.
         measure: returns metrics of the version, as served, before it is installed.
         repository: the repository of the settings, if the caller has locked it.
 

@@ -215,7 +215,6 @@ class Loop(Generic[BatchT]):
         save: saves a checkpoint of a state; the bool is True for the best state so far.
         keep_best: keeps the best weights so far for the test of a run that saves nothing; None
             keeps none.
-        log: log of the run.
         device: device of the model.
         metric: name of `Evaluation.metric`, and how to show it.
         state: position at which to start.

@@ -103,7 +103,6 @@ def require_memory(
     Args:
         needed: memory that this process needs.
         device: device of the model.
-        processes: processes of the run.
 
     Raises:
         OutOfMemoryError: names what needs the memory and what to change.

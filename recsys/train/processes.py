@@ -152,7 +152,6 @@ class SharedStop:
     number of steps until the next exchange, computed from the mean of their rates.
 
     Args:
-        processes: processes of the run.
         here: request to this process.
     """
 

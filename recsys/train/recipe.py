@@ -58,7 +58,6 @@ class Machine:
     Attributes:
         device: device of the model.
         precision: precision of the forward pass.
-        processes: processes of the run.
         print_line: prints a line, on the first process.
     """
 

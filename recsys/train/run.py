@@ -54,9 +54,7 @@ def set_up_machine(config: Config, print_line: PrintLine, processes: Processes =
     """Applies the settings of the process: threads, memory, device, precision, seed.
 
     Args:
-        config: settings of the run.
         print_line: prints a line; only the first process uses it.
-        processes: processes of the run.
 
     Raises:
         UserError: this machine lacks something that the settings require.
@@ -99,7 +97,6 @@ class Run(Generic[BatchT]):
         Args:
             open_recipe: completes the settings, opens the data and builds the model.
             config: settings as the user gave them.
-            print_line: prints a line.
             processes: processes of the run; the first prints and logs.
 
         Raises:
@@ -119,7 +116,6 @@ class Run(Generic[BatchT]):
         Args:
             recipe: recipe of a model that was just built.
             machine: machine of the recipe.
-            log_class: class of the log.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or of another model or dataset.
@@ -392,7 +388,6 @@ def execute(
         mode: `train`, `test` or `inference_benchmark`.
         open_recipe: see `Run.start`.
         config: settings as the user gave them.
-        print_line: prints a line.
         joined: context with the processes of the run.
         then: called after a training that no signal has ended.
 

@@ -55,7 +55,6 @@ class RunLog:
         """Begins the log, once, with every setting of the run.
 
         Args:
-            config: settings of the run.
             resumed: run whose log to continue, without the entries after its checkpoint; None
                 begins a new log.
 
@@ -264,7 +263,6 @@ def require_writable(path: Path, name: str) -> None:
     """Refuses a file that cannot be written; creates nothing.
 
     Args:
-        path: file to write.
         name: setting that names the file.
 
     Raises:

@@ -83,7 +83,7 @@ EDITS = {
         ),
         (
             "recsys/train/optimizers/dense.py",
-            "_BESIDE: Mapping[RowOptimizer, DenseRule] = {\n@",
+            "_DENSE_RULES: Mapping[RowOptimizer, DenseRule] = {\n@",
             '    "toy_sign": "sgd",\n',
         ),
     ],

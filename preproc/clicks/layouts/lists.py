@@ -88,7 +88,6 @@ def join_lists(
         folder: holds the units' files.
         units: names of the units in row order.
         rows: rows of each split.
-        spec: features of the dataset.
         columns: holds the folders of the splits.
 
     Raises:
@@ -137,7 +136,6 @@ def take_lists(source: Path, target: Path, spec: FeatureSpec, rows: npt.NDArray[
     Args:
         source: folder of the split.
         target: folder of its copy.
-        spec: features of the dataset.
         rows: [N] for each row of the copy, its row in the source.
     """
     for number, feature in enumerate(spec.lists):

@@ -51,7 +51,6 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
 
     Args:
         dataset: a dataset that preproc.clicks made, with its dictionaries.
-        path: the file to write.
         numbers: type of the numbers that a model of a Criteo dataset was trained on; ignored for a
             schema, which sets its own.
 

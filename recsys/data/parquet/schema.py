@@ -37,7 +37,6 @@ def check_schema(
 
     Args:
         path: file, for messages.
-        schema: schema of the file.
         spec: columns that the file must have.
         by_types: the spec was derived from the types of the columns, because no file holds one.
 

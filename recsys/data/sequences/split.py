@@ -130,7 +130,6 @@ def temporal_fingerprint(
     user, in the order of `order_raw_ids`, with `TAB raw id` for each later item before the LF.
 
     Args:
-        sequences: histories of all users.
         before: [U] number of items of each user before the cut.
         users: raw ids of the users.
         items: raw ids of the items.

@@ -21,7 +21,6 @@ def verify(root: Path, *, quick: bool = False, num_numerical: int = 13) -> tuple
     """Checks a dataset.
 
     Args:
-        root: folder of the dataset.
         quick: compare sizes instead of checksums, and read only a sample of the rows.
         num_numerical: number of numerical features, for datasets with only a model_size.json.
 

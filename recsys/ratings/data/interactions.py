@@ -28,7 +28,6 @@ def followers(sequences: Sequences, window: int) -> Matrix:
     """Counts how often each item follows another in training, weighted by their distance.
 
     Args:
-        sequences: histories of all users.
         window: largest distance between two items, in positions; a pair counts 1 / distance.
 
     Returns:

@@ -48,7 +48,6 @@ class OpenedHistories:
         """Opens a prepared dataset.
 
         Args:
-            root: folder of the dataset.
             setting: setting that names the folder, for the message.
 
         Raises:
@@ -157,7 +156,6 @@ def random_sequences(
 
     Args:
         num_users: users before short histories are dropped.
-        num_items: items of the catalogue.
         num_interactions: interactions of all users together.
         min_user_count: shortest history that is kept, at least 3.
         seed: seeds the draws.

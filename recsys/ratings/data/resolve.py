@@ -26,7 +26,6 @@ def data_settings(
 
     Args:
         config: settings as the user gave them, including a `HistoriesConfig`.
-        dataset: dataset of the run.
         checkpoint: the model that the run loads, if any.
         ignore_fingerprint: accept a model that was trained with another split.
 

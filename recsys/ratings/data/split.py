@@ -93,7 +93,6 @@ def count_users(sequences: Sequences, least_items: int) -> str:
     """Returns how many users train, validate, test, and do none of these, as text.
 
     Args:
-        sequences: histories of all users.
         least_items: fewest items to train on with which a user is trained on.
     """
     trains = training_lengths(sequences) >= least_items
@@ -124,7 +123,6 @@ def known_items(
     """Returns the items before some targets of `validation` or `test`.
 
     Args:
-        sequences: histories of all users.
         split: `validation` or `test`.
         rows: [B] int64 numbers of targets, from 0.
     """

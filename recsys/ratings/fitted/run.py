@@ -77,10 +77,8 @@ class FittedRecipe:
     Attributes:
         kind: kind of the model.
         config: settings, completed from the dataset and the checkpoint.
-        dataset: dataset of the run.
         sequences: histories of the dataset, split.
         stored: checkpoint to load, or None.
-        print_line: prints a line.
     """
 
     kind: Kind

@@ -22,7 +22,6 @@ class StoredFitted:
     Attributes:
         checkpoint: the generic checkpoint.
         kind: class of the model.
-        settings: settings of the model.
     """
 
     checkpoint: Checkpoint

@@ -74,7 +74,6 @@ def rank_targets(
 
     Args:
         score: returns scores of all items for some targets of the split.
-        sequences: histories of all users.
         split: `validation` or `test`.
         negatives: name of a ranking -> [U, S] items.
         machine: device and precision of the model; each process takes every world_size-th batch,
@@ -156,8 +155,6 @@ def seen_pairs(
     """Lists the distinct items that users have seen before their targets.
 
     Args:
-        sequences: histories of all users.
-        split: split of the targets.
         rows: [B] int64 numbers of targets of the split, from 0.
         device: device of the returned tensors.
 

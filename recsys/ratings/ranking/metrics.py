@@ -133,7 +133,6 @@ def list_metrics(lists: Lists, sequences: Histories) -> dict[str, float]:
 
     Args:
         lists: lists for the targets of a split.
-        sequences: histories of all users.
 
     Returns:
         `coverage@K`, the fraction of the items that occur in a list; `novelty@K`, the mean of

@@ -19,9 +19,7 @@ def negatives_of_targets(
     """Draws the negatives of the sampled rankings and reports the users left out.
 
     Args:
-        sequences: histories of all users.
         config: settings of the run, including those of the evaluation.
-        print_line: prints a line.
 
     Returns:
         Name of a ranking -> [U, S] items; empty if no user has enough items left.

@@ -20,7 +20,6 @@ def popularity_ranks(
     """Ranks each target by popularity, the same for every user.
 
     Args:
-        sequences: histories of all users.
         split: `validation` or `test`.
         negatives: name of a ranking -> [U, S] items.
         counts: [I] popularity of each item; by default its occurrences in the training split.

@@ -53,7 +53,6 @@ def report_test(
     """Prints the results of a test, compared with popularity.
 
     Args:
-        sequences: histories of all users.
         negatives: name of a ranking -> [U, S] items.
         ranked: ranks of the test items, from all processes.
         machine: prints the lines.
@@ -171,10 +170,8 @@ def _report_cold(
     """Counts cold users and items, and evaluates their targets separately.
 
     Args:
-        sequences: histories of all users.
         temporal: temporal split of the histories.
         ranks: [T] ranks of the test targets among all items.
-        print_line: prints a line.
 
     Returns:
         The values to log; metrics of `warm` and `cold` targets where such targets exist.

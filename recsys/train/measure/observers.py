@@ -27,10 +27,6 @@ def profile_folder(config: Config) -> Path:
 def write_report(config: Config, log: RunLog) -> None:
     """Writes the page of --report from the log, if asked for.
 
-    Args:
-        config: all settings of the run.
-        log: its log.
-
     Raises:
         UserError: the page cannot be written.
     """
@@ -66,7 +62,6 @@ def step_observers(
     """Builds the observers that the settings ask for.
 
     Args:
-        config: all settings of the run.
         machine: device and processes.
         count: returns the samples, and any other counts, of a batch.
 

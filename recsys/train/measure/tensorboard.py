@@ -36,7 +36,6 @@ class Events:
 
     Args:
         folder: folder for the file of events; TensorBoard shows each folder as a run.
-        settings: settings of the run.
         step: last step of the curves in the folder to keep: that of the checkpoint from which the
             run resumes, 0 for a new run.
 

@@ -51,9 +51,7 @@ def write_checkpoint(
         groups: group -> name -> tensor on any device, for the groups or shards that this process
             writes; each becomes a file.
         state: plain JSON values; those of the first process are written.
-        config: every setting of the run.
         shards: sharded group -> rows that this process writes.
-        processes: processes of the run.
         install: renames the finished folder to `path`, on the first process; None replaces `path`.
 
     Raises:
@@ -115,7 +113,6 @@ class Saving:
     Attributes:
         path: folder of the checkpoint, for messages.
         temporary: folder to write to; it is removed if a process fails.
-        processes: processes of the run.
         num_bytes: bytes that this process writes.
     """
 
