@@ -31,7 +31,14 @@ from preproc.clicks import pipeline
 from preproc.clicks.schema.draft.infer import infer_schema
 from recsys.files.durable import write_whole_file
 from recsys.train.run_log import read_run_log
-from recsys_recipes.from_python import file_of, log_file, parsed_flags, schema_file, train_auto
+from recsys_recipes.from_python import (
+    called,
+    file_of,
+    log_file,
+    parsed_flags,
+    schema_file,
+    train_auto,
+)
 from recsys_recipes.from_python import run as run_model
 from recsys_recipes.models import model_of
 
@@ -80,8 +87,8 @@ def prepare(
         given = settings if file is None else {"schema": file, **settings}
         values = parsed_flags(clicks_program.define_flags(), input=source, output=output, **given)
         job = clicks_program.job_from_flags(values)
-    with file_of(log, job.named_files) as path:
-        return pipeline.prepare(dataclasses.replace(job, input=path))
+        with file_of(log, job.named_files) as path:
+            return pipeline.prepare(dataclasses.replace(job, input=path))
 
 
 def train(dataset: str | Path, run: str | Path, model: str = "dlrm", **settings: Any) -> Path:
@@ -145,7 +152,10 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
         prepare(log, rows, dictionaries=dataset, unlabelled=True, progress="none")
         files = {"dataset": rows, "checkpoint": run, "predictions": predictions}
         given = {**files, **settings}
-        with contextlib.redirect_stdout(io.StringIO()):  # it names the file, which does not stay
+        with (
+            called(rows, "the dataset of the new rows"),
+            contextlib.redirect_stdout(io.StringIO()),  # it names the file, which does not stay
+        ):
             run_model("predict", model_of(Path(run)).name, "clicks", **given)
         table = parquet.read_table(predictions)
     return _of_index(table, log.index) if _is_pandas(log) else table

@@ -133,7 +133,8 @@ def schema_file(schema: Any) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "schema.yaml"
         path.write_text(yaml.safe_dump(dict(schema), sort_keys=False, allow_unicode=True))
-        yield path
+        with called(path, "the schema"):
+            yield path
 
 
 @contextlib.contextmanager
@@ -160,11 +161,20 @@ def file_of(log: Any, files: Sequence[str] = ()) -> Iterator[Path]:
             name, path = log, local_copy(log, Path(folder), ProgressReporter("none"), files)
         else:
             name, path = "the table", _write_table(log, Path(folder) / "table")
-        try:
+        with called(path, name):
             yield path
-        except UserError as error:
-            error.args = (str(error).replace(str(path), name),)
-            raise
+
+
+@contextlib.contextmanager
+def called(path: Path, name: str) -> Iterator[None]:
+    """Replaces a temporary path in errors by a name that the user knows."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (str(error).replace(str(path), name),)
+        if error.path == path:
+            error.path = None
+        raise
 
 
 def _write_table(table: Any, path: Path) -> Path:

@@ -99,3 +99,30 @@ def test_a_frame_gets_predictions_on_its_index_and_a_test_its_metrics(tmp_path, 
     likely = answers["probability"].to_numpy() > 0.5
     known = np.arange(len(new)) != 3
     assert (likely == (np.arange(len(new)) % 5 < 2))[known].mean() > 0.95
+
+
+def test_errors_name_no_temporary_file(tmp_path, monkeypatch):
+    """Of a table, a schema that is a dictionary, and rows to predict."""
+    import pandas as pd
+
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(hidden))
+    frame = pd.DataFrame({"ad": ["a", "b"] * 50, "age": range(100), "bought": [0, 0, 1, 1] * 25})
+    wrong = [
+        {"schema": SCHEMA | {"columns": [{"name": "ad", "role": "categoricl", "type": "string"}]}},
+        {"schema": SCHEMA, "frequency_limit": 3},
+        {"schema": SCHEMA, "log": frame.assign(age="x")},
+        {"schema": SCHEMA, "log": frame[:0]},
+    ]
+    for settings in wrong:
+        with pytest.raises(UserError) as refused:
+            rr.clicks.prepare(**{"log": frame, "output": tmp_path / "data"} | settings)
+        assert str(hidden) not in f"{refused.value} {refused.value.path}"
+    dataset = rr.clicks.prepare(frame, tmp_path / "data", schema=SCHEMA)
+    run = rr.clicks.train(dataset, tmp_path / "run", "logistic", baselines="")
+    other = SCHEMA | {"columns": SCHEMA["columns"][:1]}
+    without_age = rr.clicks.prepare(frame[["ad", "bought"]], tmp_path / "other", schema=other)
+    with pytest.raises(UserError) as refused:
+        rr.clicks.predict(frame, without_age, run)
+    assert str(hidden) not in str(refused.value)
