@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Own click logs from Python: from a table to predictions.
+"""Click logs from Python: from a table to predictions.
 
     import recsys_recipes as rr
 
@@ -9,9 +9,9 @@
     auc = rr.clicks.test(dataset, run)["auc"]
     probabilities = rr.clicks.predict(new, dataset, run)["probability"]
 
-Each function is a command of `recsys-recipes`, and its further settings are those of that command
-(docs/flags.md). A log is a path, or a table with `__arrow_c_stream__`: of pandas from 2.2, polars
-or pyarrow.
+Each function is a command of `recsys-recipes` and takes its settings (docs/flags.md). A log is a
+path, or a table with `__arrow_c_stream__`: a frame of pandas 2.2 or later, Polars or pyarrow. The
+examples below form one session; what they print on the way is left out.
 """
 
 import contextlib
@@ -46,17 +46,28 @@ __all__ = ["infer", "predict", "prepare", "test", "train"]
 
 
 def infer(log: Any, schema: str | Path) -> Path:
-    """Drafts a schema from a sample of a log.
+    """Drafts a schema from a sample of a log; returns its path.
+
+    Read the draft before you use it. If its label could not be determined, it is left open.
 
     Args:
         log: a path or a table.
-        schema: the YAML file to write; one that is there is replaced.
-
-    Returns:
-        `schema`. Its label may be left open, and each line is to be read.
+        schema: YAML file to write; an existing one is replaced.
 
     Raises:
         UserError: the log cannot be read.
+
+    Examples:
+        A log in which two of five ads are bought:
+
+        >>> import pyarrow as pa
+        >>> import recsys_recipes as rr
+        >>> rows = [(f"ad{i % 5}", 20 + i % 50, "yes" if i % 5 < 2 else "no") for i in range(1000)]
+        >>> ads, ages, outcomes = zip(*rows)
+        >>> log = pa.table({"ad": ads, "age": ages, "bought": outcomes})
+        >>> schema = rr.clicks.infer(log, "schema.yaml")
+        >>> print(schema.read_text().splitlines()[2])
+        label: {column: bought, positive: ["yes"], negative: ["no"]}  # 40.0% are yes
     """
     with file_of(log) as path:
         write_whole_file(Path(schema), infer_schema(path))
@@ -74,13 +85,16 @@ def prepare(
 
     Args:
         log: a path or a table.
-        output: the folder to make.
-        schema: YAML file of the columns, or its content; None reads Criteo's form.
-        **settings: of `recsys-recipes prepare clicks`, such as `dictionaries` of a dataset by whose
-            ids new rows are read.
+        output: folder to create.
+        schema: YAML file that describes the columns, or its content; None reads Criteo's form.
+        **settings: settings of `recsys-recipes prepare clicks`. `dictionaries` names a dataset
+            whose schema and ids new rows get.
 
     Raises:
         UserError: a setting or the log is refused; names the file, line and column.
+
+    Examples:
+        >>> dataset = rr.clicks.prepare(log, "clicks", schema=schema)
     """
     source = log if isinstance(log, (str, Path)) else "-"
     with schema_file(schema) as file:
@@ -95,13 +109,18 @@ def train(dataset: str | Path, run: str | Path, model: str = "dlrm", **settings:
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of clicks, or `auto`.
-        **settings: of that command, such as `preset` or `max_steps` of `dlrm`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for clicks, or `auto`, which compares
+            several on the validation rows and blends the best.
+        **settings: settings of `recsys-recipes train` for the model, such as `preset` or
+            `max_steps` of `dlrm`.
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.clicks.train(dataset, "click-run", "logistic", baselines="")
     """
     if model == "auto":
         return train_auto(dataset, run, **settings)
@@ -111,18 +130,22 @@ def train(dataset: str | Path, run: str | Path, model: str = "dlrm", **settings:
 
 
 def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any]:
-    """Measures a trained model.
+    """Measures a trained model on the test rows.
 
     Args:
-        dataset: a dataset with labels, of the rules and ids of the training.
-        run: folder of the checkpoints, of any model of clicks.
-        **settings: of `recsys-recipes test`, such as `eval_split`.
+        dataset: a dataset with labels, and with the schema and ids of the training.
+        run: folder of the checkpoints of any model of clicks.
+        **settings: settings of `recsys-recipes test`, such as `eval_split`.
 
     Returns:
-        Name -> metric of the split, `auc` and `log_loss` among them, and those of the baselines.
+        Name -> metric of the split, such as `auc` and `log_loss`, and those of the baselines.
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> round(rr.clicks.test(dataset, run, baselines="")["auc"], 3)
+        1.0
     """
     with log_file(settings) as log:
         files = {"dataset": dataset, "checkpoint": run, "log_path": log}
@@ -131,21 +154,26 @@ def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any
 
 
 def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> Any:
-    """Returns the click probabilities of new rows, whose label is not read.
+    """Returns the click probabilities of new rows, which need no label.
 
     Args:
         log: a path or a table.
-        dataset: the dataset of the training, whose rules and ids the rows are read by.
-        run: folder of the checkpoints, of any model of clicks.
-        **settings: of `recsys-recipes predict`.
+        dataset: the dataset of the training, whose schema and ids the rows get.
+        run: folder of the checkpoints of any model of clicks.
+        **settings: settings of `recsys-recipes predict`.
 
     Returns:
-        For a frame of pandas one with the same index and `probability` and `logit`, NaN where a row
-        is refused. Otherwise a pyarrow table with a row for each one of the log that is not
-        refused, in its order, and also `line`: 2 is the first of a table.
+        For a pandas frame a frame with the same index and the columns `probability` and `logit`,
+        NaN if a row is refused. Otherwise a pyarrow table with the rows that are not refused, in
+        the order of the log, and their `line`, which is 2 for the first row of a table.
 
     Raises:
         UserError: a setting or the log is refused.
+
+    Examples:
+        >>> new = pa.table({"ad": ["ad0", "ad4"], "age": [30, 31]})
+        >>> [p > 0.5 for p in rr.clicks.predict(new, dataset, run)["probability"].to_pylist()]
+        [True, False]
     """
     with tempfile.TemporaryDirectory() as folder:
         rows, predictions = Path(folder) / "rows", Path(folder) / "predictions.parquet"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Own ratings from Python: from a table to recommendations.
+"""Ratings, orders or events from Python: from a table to recommendations.
 
     import recsys_recipes as rr
 
@@ -9,9 +9,9 @@
     hit_rate = rr.ratings.test(dataset, run)["test_full_hr@10"]
     lists = rr.ratings.recommend([["B01", "B77"], ["B02"]], dataset, run, top_k=10)
 
-Each function is a command of `recsys-recipes`, and its further settings are those of that command
-(docs/flags.md). A table is a path, or has `__arrow_c_stream__`: of pandas from 2.2, polars or
-pyarrow.
+Each function is a command of `recsys-recipes` and takes its settings (docs/flags.md). A table is a
+path, or an object with `__arrow_c_stream__`: a frame of pandas 2.2 or later, Polars or pyarrow.
+The examples below form one session; what they print on the way is left out.
 """
 
 import json
@@ -45,14 +45,26 @@ def prepare(
 
     Args:
         table: a path or a table.
-        output: the folder to make.
-        columns: names of the columns of a table or a csv file, as {"user": "customer", "item":
-            "sku"}, with "rating" and "timestamp" where there are such columns, or as the text
-            "user=customer,item=sku"; "auto" tells them by their names.
-        **settings: of `recsys-recipes prepare movielens`, such as `min_rating`.
+        output: folder to create.
+        columns: roles and column names, such as {"user": "customer", "item": "sku"}, and also
+            "rating" and "timestamp" if the table has them; or the same as text,
+            "user=customer,item=sku". "auto" recognises columns by their names. Without a timestamp,
+            the rows of a user must be in the order of time.
+        **settings: settings of `recsys-recipes prepare movielens`, such as `min_rating`.
 
     Raises:
         UserError: a setting or a row is refused; names the line and column.
+
+    Examples:
+        Customers who buy from six articles, always the next one:
+
+        >>> import pyarrow as pa
+        >>> import recsys_recipes as rr
+        >>> bought = [(f"c{user}", f"A{(user + k) % 6}") for user in range(30) for k in range(4)]
+        >>> customers, articles = zip(*bought)
+        >>> orders = pa.table({"customer": customers, "sku": articles})
+        >>> columns = {"user": "customer", "item": "sku"}
+        >>> dataset = rr.ratings.prepare(orders, "shop", columns=columns)
     """
     if isinstance(columns, Mapping):
         columns = joined(f"{column}={name}" for column, name in columns.items())
@@ -66,14 +78,18 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
-        **settings: of that command, such as `preset` or `max_steps`, `neighbours` of `item_knn`, or
-            `blend_of` of `blend`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
+        **settings: settings of `recsys-recipes train` for the model, such as `preset` or
+            `max_steps` of `bert4rec`, `neighbours` of `item_knn`, or `blend_of` of `blend`.
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
     if model == "auto":
         return train_auto(dataset, run, **settings)
@@ -83,19 +99,23 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
 
 
 def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any]:
-    """Measures a trained model by the last items of its users.
+    """Measures a trained model on the last item of each user.
 
     Args:
         dataset: the dataset of the training.
-        run: folder of the checkpoints, of any model of ratings.
-        **settings: of `recsys-recipes test`, such as `baselines`.
+        run: folder of the checkpoints of any model of ratings.
+        **settings: settings of `recsys-recipes test`, such as `baselines`.
 
     Returns:
-        Name -> metric: `test_full_hr@10` and `test_full_ndcg@10` are those among all items; those
-        of the baselines and of lists follow.
+        Name -> metric. `test_full_hr@10` and `test_full_ndcg@10` rank all items; the figures of
+        the baselines and of the lists follow.
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> rr.ratings.test(dataset, run, baselines="")["test_full_hr@10"]
+        1.0
     """
     with log_file(settings) as log:
         files = {"dataset": dataset, "checkpoint": run, "log_path": log}
@@ -106,20 +126,25 @@ def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any
 def recommend(
     histories: Iterable[Sequence[object]], dataset: str | Path, run: str | Path, **settings: Any
 ) -> pa.Table:
-    """Returns the items that come next.
+    """Recommends the next items of histories.
 
     Args:
-        histories: raw item ids of each, oldest first.
+        histories: raw item ids of each history, oldest first.
         dataset: the dataset of the training.
-        run: folder of the checkpoints, of any model of ratings.
-        **settings: of `recsys-recipes recommend`, such as `top_k`.
+        run: folder of the checkpoints of any model of ratings.
+        **settings: settings of `recsys-recipes recommend`, such as `top_k`.
 
     Returns:
-        A row for each history with `items`, a list of raw ids, best first, and their `scores`; both
-        null where no item of the history is known.
+        A row for each history: `items`, a list of raw ids with the best first, and their `scores`.
+        Both are null if no item of the history is known.
 
     Raises:
         UserError: a setting is refused.
+
+    Examples:
+        >>> lists = rr.ratings.recommend([["A1", "A2"], ["unknown"]], dataset, run, top_k=1)
+        >>> lists["items"].to_pylist()
+        [['A3'], None]
     """
     from recsys.ratings.recommend import recommend as recommend_lines
 
@@ -155,5 +180,7 @@ def _raw_id(item: object) -> str:
         return str(item)
     number = float(item)
     if not number.is_integer() or abs(number) > 2**53:
-        raise UserError(f"{item} is no item: ids are whole numbers that a float holds, or texts")
+        raise UserError(
+            f"{item} is not an item id: an id is a text, or a whole number of at most 2^53"
+        )
     return str(int(number))
