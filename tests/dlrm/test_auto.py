@@ -171,7 +171,9 @@ def test_statistics_of_ids_are_taken_where_they_are_better(program, tmp_path):
     chosen = settings(train(program, made, tmp_path / "with", "--seeds=1"))
     assert chosen["id_statistics"]
     chosen = settings(
-        train(program, made, tmp_path / "without", "--preset=auto", "--id_statistics=0")
+        train(
+            program, made, tmp_path / "without", "--preset=auto", "--id_statistics=0", "--seeds=1"
+        )
     )
     assert not chosen["id_statistics"]
 
