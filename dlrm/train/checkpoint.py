@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves and restores the training state of a DLRM.
 
-Groups of tensors are those of `dlrm.model.weights`, with each table's optimizer state beside it,
-and one group for the dense optimizer. Random draws need no state: each step seeds its own.
+The groups of tensors are those of `dlrm.model.weights`, each table's with its optimizer state, and
+one group for the dense optimizer. Random draws need no saved state: each step seeds its own.
 """
 
 from torch import Tensor
@@ -18,10 +18,10 @@ from recsys.train.processes import ALONE, Processes
 from recsys.train.recipe import SavedState
 
 ROWS = "dataset_rows_fingerprint"
-"""Key of the fingerprint of the whole dataset, its rows included, in the state of a checkpoint."""
+"""Key in a checkpoint's state: the fingerprint of the whole dataset, including its rows."""
 _OTHER_ROWS = (
-    "name the dataset of the run with `dataset`, begin another run with `load_checkpoint_path`, or "
-    "add `ignore_fingerprint` to continue all the same"
+    "name the dataset of the run with `dataset`, start a new run with `load_checkpoint_path`, or "
+    "add `ignore_fingerprint` to continue anyway"
 )
 
 
@@ -60,7 +60,7 @@ def restore_state(
     """Restores weights, optimizer states and the number of steps from a checkpoint.
 
     Raises:
-        CheckpointError: the checkpoint is damaged or of another model.
+        CheckpointError: the checkpoint is damaged or belongs to another model.
     """
     load_model(checkpoint, model)
     shards = row_shards(model)
@@ -70,31 +70,31 @@ def restore_state(
 
 
 def check_same_rows(checkpoint: Checkpoint, now: str | None, dataset: str | None) -> None:
-    """Refuses to continue on other rows, by the fingerprints of both.
+    """Refuses to continue a run on other rows than it was trained on.
 
     Raises:
-        CheckpointError: both are recorded and differ.
+        CheckpointError: both fingerprints are known, and they differ.
     """
     was = checkpoint.state.get(ROWS)
     if was and now and was != now:
         raise CheckpointError(
-            f"{checkpoint.path}: was trained on other rows (dataset fingerprint {was}) than "
-            f"{dataset} has ({now}); {_OTHER_ROWS}",
+            f"{checkpoint.path}: was trained on other rows (dataset fingerprint {was}) than those "
+            f"of {dataset} ({now}); {_OTHER_ROWS}",
             path=checkpoint.path,
         )
 
 
 def check_position(checkpoint: Checkpoint, batches: int, dataset: str | None) -> None:
-    """Refuses to continue in epochs of another number of batches.
+    """Refuses to continue a run if its epochs would have another number of batches.
 
     Raises:
-        CheckpointError: the position is none of such epochs.
+        CheckpointError: the saved position does not occur in epochs of `batches` batches.
     """
     state = LoopState.from_dict(checkpoint.state)
     if state.batch > batches or state.step != state.epoch * batches + state.batch:
         raise CheckpointError(
-            f"{checkpoint.path}: its step {state.step} is batch {state.batch} of epoch "
-            f"{state.epoch}, which it is not in epochs of {batches} batches, as {dataset} has; "
+            f"{checkpoint.path}: was saved at step {state.step}, batch {state.batch} of epoch "
+            f"{state.epoch}; this does not match epochs of {batches} batches, as {dataset} has; "
             f"{_OTHER_ROWS}",
             path=checkpoint.path,
         )

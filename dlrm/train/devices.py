@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds model, batches and training step for one device or several.
+"""Builds model, batches and training step for one or several devices.
 
-The rest of the training does not know the number of devices. The type of the lookups is only known
-at run time.
+The rest of the training code does not depend on the number of devices. The type of the lookups is
+known only at run time.
 """
 
 from collections.abc import Callable
@@ -37,10 +37,10 @@ def build_model(
 ) -> DlrmNetwork[Any]:
     """Builds the model of this process, with random weights.
 
-    On several ranks it has this rank's shards of the tables.
+    On several ranks, the model holds this rank's shards of the tables.
 
     Raises:
-        PlacementError: the tables do not fit, or the file does not fit the run.
+        PlacementError: the tables do not fit, or the placement file does not match the run.
         OutOfMemoryError: the model does not fit in memory.
     """
     spec, rank, placement = dataset.spec, processes.rank, None
@@ -59,7 +59,7 @@ def build_model(
             torch.manual_seed(config.run.seed + rank)
             has_lists = bool(spec.lists)
             model = DistributedDlrm(config.model, placement, rank, has_lists=has_lists)
-        # Criteo's tables start as in the published recipes.
+        # Criteo's tables keep the initialisation of the published recipes.
         if dataset.manifest is not None and dataset.manifest.kind == CLICKS_KIND:
             model.embeddings.start_unknown_at_zero()
         if isinstance(model, DistributedDlrm):
@@ -74,7 +74,7 @@ def open_batches(
     model: DlrmNetwork[Any],
     device: torch.device,
 ) -> SplitBatches[Any]:
-    """Opens the batches of a split: on several ranks with exchanged lookups.
+    """Opens the batches of a split; on several ranks, their lookups are exchanged.
 
     Raises:
         DatasetError: the split is missing or damaged.
@@ -90,7 +90,7 @@ def open_batches(
 def build_train_step(
     config: DlrmConfig, model: DlrmNetwork[Any], precision: Precision
 ) -> DlrmTrainStep[Any]:
-    """Builds the training step, which sums dense gradients over ranks."""
+    """Builds the training step; it sums dense gradients over the ranks."""
     gradients, rank = None, 0
     if isinstance(model, DistributedDlrm):
         gradients, rank = AllReducedGradients(model), model.sharded.rank

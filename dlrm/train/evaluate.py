@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a model of clicks on a split, and tells how it does."""
+"""Evaluates a click model on a split and reports its quality."""
 
 import contextlib
 import dataclasses
@@ -38,11 +38,11 @@ class SplitScores:
 
     Attributes:
         metrics: quality of the predictions on all samples.
-        samples_per_s: samples of all ranks per second, reading included.
-        mean_latency_s: mean seconds per batch, reading included.
-        logits: [rows] float32 of all ranks, one after the other; on one, in the order of the split.
-        labels: [rows] bool.
-        within_groups: AUC within the groups that were asked for.
+        samples_per_s: samples of all ranks per second, including reading.
+        mean_latency_s: mean seconds per batch, including reading.
+        logits: [rows] float32, rank after rank; on one rank, in the order of the split.
+        labels: [rows] bool, in the order of `logits`.
+        within_groups: AUC within the requested groups; None if none were requested.
     """
 
     metrics: ClickMetrics
@@ -65,13 +65,13 @@ def score_split(
     """Predicts every sample of a split and computes the metrics.
 
     Args:
-        model: the network, put into evaluation mode here.
+        model: switched to evaluation mode.
         batches: this rank's batches of the split, on `device`.
         precision: autocast of the forward pass.
         device: device of the model.
         processes: ranks that evaluate together; all get the same metrics.
         groups_of: returns [B] integers, the group of each row, for the AUC within groups; negative
-            ones for rows that belong to no group.
+            for rows without a group. None computes no AUC within groups.
 
     Raises:
         DivergenceError: a prediction is NaN or infinite.
@@ -90,7 +90,7 @@ def score_split(
     all_logits = processes.gather(torch.cat(logits))
     if find_nonfinite({"logits": all_logits}) is not None:
         raise DivergenceError(
-            "a prediction is NaN or infinite: the parameters have diverged, or the split holds "
+            "a prediction is NaN or infinite: the parameters have diverged, or the split contains "
             f"such numbers. {ADVICE}; check the data with recsys-recipes verify"
         )
     all_labels = processes.gather(torch.cat(labels).to(torch.uint8)) > 0
@@ -112,13 +112,11 @@ def score_split(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SplitTest:
-    """Tells how a model does on `eval_split`.
+    """Reports the quality of a model on `eval_split`.
 
     Attributes:
         data: settings of the dataset.
-        dataset: the dataset.
-        gauc_by: feature or group for the AUC within its rows; None for none.
-        print_line: prints a line.
+        gauc_by: feature or group column within whose rows to compute the AUC; None computes none.
     """
 
     data: DataConfig
@@ -127,10 +125,13 @@ class SplitTest:
     print_line: PrintLine
 
     def groups_of(self) -> Callable[[Batch[Any]], Tensor] | None:
-        """Returns the groups of rows: their ids, -1 for a shared one; None without `gauc_by`.
+        """Returns a function from a batch to the groups of its rows; None without `gauc_by`.
+
+        The groups are ids of the feature; id 0 becomes -1 if missing, rare and unseen values
+        share it.
 
         Raises:
-            UserError: the dataset has no such feature.
+            UserError: the dataset does not have this feature.
         """
         if (feature := self.gauc_by) is None:
             return None
@@ -139,8 +140,8 @@ class SplitTest:
             return groups_in_order(torch.from_numpy(self.dataset.groups(self.data.eval_split)))
         if feature not in names:
             raise UserError(
-                f"`gauc_by` {feature}: no categorical feature of the dataset, nor its group; they "
-                f"are {', '.join([*names, *filter(None, [self.dataset.group_column])])}",
+                f"`gauc_by` {feature} is not a categorical feature of the dataset or its "
+                f"group; choose {', '.join([*names, *filter(None, [self.dataset.group_column])])}",
                 setting="gauc_by",
             )
         column, shares_id_zero = names.index(feature), self.dataset.shares_id_zero
@@ -167,7 +168,7 @@ class SplitTest:
         if (within := scores.within_groups) is not None:
             by, left_out = self.gauc_by, ""
             if by == self.dataset.group_column or self.dataset.shares_id_zero:
-                without = "rows without one"
+                without = "rows without a group"
                 if by != self.dataset.group_column:
                     without = "id 0, the missing, rare and unseen values"
                 left_out = (
@@ -176,8 +177,8 @@ class SplitTest:
                 )
             self.print_line(
                 f"AUC within the rows of each {by}: {within.auc:.6f}, "
-                f"the mean over {within.num_groups:,} of them ({within.num_rows:,} rows) with "
-                f"clicks and without{left_out}"
+                f"the mean over the {within.num_groups:,} with clicked and other rows "
+                f"({within.num_rows:,} rows){left_out}"
             )
             gauc = {
                 "gauc": within.auc,
@@ -194,11 +195,11 @@ class SplitTest:
         )
 
     def report_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
-        """Prints what is wrong with the model or its data, after a test.
+        """Prints problems of the model or its data, after a test.
 
         Args:
-            metrics: those of the test; None tells of the data only.
-            training_rows: rows of an epoch of training; None if all are.
+            metrics: metrics of the test; None reports only on the data.
+            training_rows: number of rows in a training epoch; None for all rows.
         """
         split, tables = self.data.eval_split, self.dataset.spec.table_names
         lines = [] if metrics is None else metric_lines(metrics, split)
@@ -218,17 +219,17 @@ class SplitTest:
 
 
 def undefined_auc(split: str, only_class: str) -> str:
-    """Says that a split with one class has no AUC."""
+    """Returns the message for a split of one class, whose AUC is undefined."""
     return f"The {split} split has {only_class}: its AUC is undefined"
 
 
 def check_auc(metrics: ClickMetrics) -> None:
-    """Refuses an AUC of a random model after an epoch of training.
+    """Refuses the AUC of a random model after an epoch of training.
 
-    A split too small to tell gets a warning.
+    If the split is too small for certainty, it only warns.
 
     Raises:
-        DivergenceError: |auc - 0.5| is below 0.01, and the split is large enough to tell.
+        DivergenceError: |auc - 0.5| is below 0.01, and the split is large enough to be certain.
     """
     auc, positives = metrics.auc, round(metrics.base_rate * metrics.num_rows)
     negatives = metrics.num_rows - positives
@@ -238,7 +239,7 @@ def check_auc(metrics: ClickMetrics) -> None:
     error = math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
     if error >= 0.003 and abs(auc - 0.5) < 2 * error:
         logger.warning(
-            "AUC %.3f on %d rows is no better than chance (0.5 +- %.3f): train longer, or with "
+            "AUC %.3f on %d rows is not better than chance (0.5 +- %.3f): train longer, or use "
             "settings for data of this size (docs/dlrm.md, Training)",
             auc,
             metrics.num_rows,
@@ -247,7 +248,7 @@ def check_auc(metrics: ClickMetrics) -> None:
     if math.isnan(auc) or (error < 0.003 and abs(auc - 0.5) < 0.01):
         raise DivergenceError(
             f"AUC {auc:.4f} after an epoch of training: the model is guessing. Labels and features "
-            f"may be misaligned (files of different runs mixed), or the model diverged. {ADVICE}; "
+            f"may be misaligned (mixed files of several runs), or the model diverged. {ADVICE}; "
             "check the data with recsys-recipes verify"
         )
 
@@ -256,7 +257,7 @@ def groups_in_order(groups: Tensor) -> Callable[[Batch[Any]], Tensor]:
     """Returns `groups_of` for batches in the order of the rows.
 
     Args:
-        groups: [rows] integers, of all rows of the split.
+        groups: [rows] integers, the group of each row of the split.
     """
     rest = groups
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration curve of the predictions and importance of the features."""
+"""Computes the calibration curve of predictions and the importance of features."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from recsys.data.feature_spec import FeatureSpec
 from recsys.train.optimizers.precision import Precision
 
 MAX_ROWS = 65_536
-"""Rows of the split that are looked at: the first ones."""
+"""Most rows used: the first of the split."""
 
 _GROUPS = 10
 _SHUFFLES = 3
@@ -44,16 +44,16 @@ def calibration_curve(logits: Tensor, labels: Tensor) -> list[tuple[float, float
 
 
 def explanation_lines(explanation: Mapping[str, Any]) -> list[str]:
-    """Returns lines of text with the calibration and the importance of `explain`."""
+    """Returns the result of `explain` as lines of text."""
     if not explanation:
         return []
     curve = explanation["calibration_curve"]
     rises = list(explanation["feature_importance"].items())[:_MOST_FEATURES]
     return [
-        "Calibration by tenths of the rows: mean prediction, share of clicks",
+        "Calibration in ten groups of equal size: mean prediction, share of clicks",
         *(f"  {predicted:.4f}  {clicked:.4f}" for predicted, clicked in curve),
-        f"Rise of the log loss when a feature is shuffled, the {len(rises)} largest: mean (least "
-        f"and most of {_SHUFFLES} shuffles)",
+        f"Increase of the log loss when a feature is shuffled, the {len(rises)} largest: mean "
+        f"(least and most of {_SHUFFLES} shuffles)",
         *(
             f"  {name:8} {mean:.5f} (least {low:.5f}, most {high:.5f})"
             for name, (mean, low, high) in rises
@@ -67,19 +67,19 @@ def explain(
 ) -> Mapping[str, Any]:
     """Computes the calibration curve and the permutation importance of every feature.
 
-    The importance of a feature is the rise of the log loss when its values are shuffled over the
-    rows of each batch, three times. Source: Breiman 2001 (Random Forests); Fisher et al. 2019
-    (arXiv:1801.01489).
+    The importance of a feature is the increase of the log loss when its values are shuffled among
+    the rows of each batch; three shuffles are measured. Source: Breiman 2001 (Random Forests);
+    Fisher et al. 2019 (arXiv:1801.01489).
 
     Args:
-        model: the network, put into evaluation mode here.
-        batches: batches of a split, of which the first ones up to `MAX_ROWS` rows count.
+        model: switched to evaluation mode.
+        batches: batches of a split; reading ends after about `MAX_ROWS` rows.
         spec: names of the features.
         precision: autocast of the forward pass.
 
     Returns:
-        `calibration_curve` and `feature_importance`, a name -> (mean, least, most) in nats, the
-        largest first.
+        `calibration_curve`, see the function of that name; and `feature_importance`, feature ->
+        (mean, least, most) increase in nats, the largest first.
     """
     model.eval()
     taken: list[Batch[Any]] = []
@@ -116,7 +116,7 @@ def explain(
 
 
 def _shuffled(batch: Batch[Any], side: str, column: int, generator: torch.Generator) -> Batch[Any]:
-    """Returns a batch with the values of one feature in another order."""
+    """Returns the batch with the values of one feature in a random order."""
     values = getattr(batch, side)
     order = torch.randperm(len(batch), generator=generator).to(batch.label.device)
     if isinstance(values, Bags):

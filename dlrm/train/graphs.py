@@ -11,23 +11,23 @@ from dlrm.train.step import DlrmTrainStep
 
 
 class BatchGraph:
-    """A call captured in a CUDA graph, for batches of one size.
+    """A function of a batch, captured in a CUDA graph for batches of one size.
 
     Args:
-        call: work on the device that never waits for it; returns a tensor.
-        batch: a batch of the size, on which `call` has run before.
+        call: runs on the device, never waits for it, and returns a tensor.
+        batch: a batch of this size; `call` must have run before.
     """
 
     def __init__(self, call: Callable[[Batch[Tensor]], Tensor], batch: Batch[Tensor]) -> None:
         self._batch = Batch(batch.numerical.clone(), batch.ids.clone(), batch.label.clone())
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        # In the default mode a reader thread that pins memory meanwhile would break the capture.
+        # In the default mode, a reader thread that pins memory meanwhile would break the capture.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._result = call(self._batch)
 
     def __call__(self, batch: Batch[Tensor]) -> Tensor:
-        """Returns the result for a batch, in a tensor of its own."""
+        """Returns the result for a batch, in a new tensor."""
         self._batch.numerical.copy_(batch.numerical)
         self._batch.ids.copy_(batch.ids)
         self._batch.label.copy_(batch.label)
@@ -36,13 +36,12 @@ class BatchGraph:
 
 
 class GraphedTrainStep:
-    """A step captured in a CUDA graph, replayed in one launch.
+    """A training step captured in a CUDA graph and replayed in one launch.
 
-    Shorter batches than the longest, such as the last of an epoch, are not replayed: they take an
-    eager step.
+    A batch shorter than the longest so far, such as the last of an epoch, takes an eager step.
 
     Args:
-        step: the step to capture, after three eager steps.
+        step: captured after three eager steps.
     """
 
     _WARMUP_STEPS = 3
@@ -68,9 +67,9 @@ class GraphedTrainStep:
 
 
 class GraphedInference:
-    """Inference captured in a CUDA graph for each size of batch.
+    """Inference captured in one CUDA graph per batch size.
 
-    A graph holds pointers to the weights: it uses updates in place, and must be captured again
+    A graph holds pointers to the weights: it sees updates in place, but must be captured again
     after a tensor is reallocated. It belongs to one precision.
 
     Args:
@@ -82,7 +81,7 @@ class GraphedInference:
         self._graphs: dict[int, BatchGraph | None] = {}
 
     def __call__(self, batch: Batch[Tensor]) -> Tensor:
-        """Predicts for a batch; the second of a size is captured."""
+        """Predicts for a batch; the second batch of each size is captured."""
         rows = len(batch)
         if rows not in self._graphs:
             self._graphs[rows] = None

@@ -10,14 +10,15 @@ from torch import Tensor
 def roc_auc(scores: Tensor, labels: Tensor) -> float:
     """Computes the exact area under the ROC curve.
 
-    That is P(score of a clicked sample > score of another one); ties count half.
+    It is P(score of a clicked sample > score of another sample); ties count half.
 
     Args:
-        scores: [B] floating point, any monotone score; prefer logits, which do not saturate.
+        scores: [B] floating point; any score that rises with the prediction. Prefer logits, which
+            do not saturate.
         labels: [B] bool.
 
     Returns:
-        The area in [0, 1]; nan if one class is missing or a score is nan.
+        The area in [0, 1]; NaN if one class is missing or a score is NaN.
     """
     if torch.isnan(scores).any():
         return float("nan")
@@ -42,10 +43,10 @@ class GroupAuc:
     """AUC within groups of rows, such as those of each user.
 
     Attributes:
-        auc: mean of the groups' AUC, weighted by their rows; nan without a group that counts.
-        num_groups: groups that count: those with a click and a row without one.
+        auc: mean AUC of the groups, weighted by their rows; NaN if no group counts.
+        num_groups: number of groups that count: those with both clicked and other rows.
         num_rows: rows of these groups.
-        num_left_out: rows that belong to no group.
+        num_left_out: rows without a group.
     """
 
     auc: float
@@ -62,7 +63,7 @@ def group_auc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
     Args:
         scores: [B] floating point; ties count half.
         labels: [B] bool.
-        groups: [B] integers; a row with a negative one belongs to no group.
+        groups: [B] integers, the group of each row; negative for rows without a group.
     """
     belongs = groups >= 0
     num_left_out = len(groups) - int(belongs.sum())
@@ -81,7 +82,7 @@ def group_auc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
         return values.new_zeros(size).index_add_(0, index, values)
 
     positives, negatives = (sums(n, group, num_groups) for n in (clicked, 1 - clicked))
-    # Per distinct score of a group: the rows without a click before it in the group, and in it.
+    # Per distinct score of a group: its rows without a click, and those of lower scores.
     negatives_of_tie = sums(1 - clicked, tie, num_ties)
     group_of_tie = group[is_new]
     first_of_group = negatives.cumsum(0) - negatives
@@ -108,11 +109,11 @@ class ClickMetrics:
     Attributes:
         auc: area under the ROC curve.
         log_loss: mean binary cross-entropy, in nats.
-        normalised_entropy: log_loss over that of always predicting the base rate; below 1 is
-            better than knowing nothing. Source: He et al. 2014 (ADKDD), section 3.
-        calibration: predicted clicks over clicks, the mean predicted probability over the base
-            rate; 1 is calibrated, above it the model predicts too many.
-        accuracy: fraction of samples with the prediction on the right side of 0.5.
+        normalised_entropy: `log_loss` divided by the log loss of always predicting the base rate;
+            below 1 is better than knowing nothing. Source: He et al. 2014 (ADKDD), section 3.
+        calibration: mean predicted probability divided by the base rate; 1 is calibrated, above 1
+            the model predicts too many clicks.
+        accuracy: fraction of samples whose prediction is on the right side of 0.5.
         base_rate: fraction of samples with a click.
         num_rows: number of samples.
     """

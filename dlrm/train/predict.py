@@ -35,11 +35,11 @@ SCHEMA = pa.schema(
         ("line", pa.int64()),
     ]
 )
-"""Columns of the file: number of the row in its split from 0 on, click, prediction, raw line.
+"""Columns of the file: number of the row in its split, from 0; click; prediction; raw line.
 
-Rejected lines have a number, from 1 in their file, and no row: file and line join predictions with
-a log, the number of the row does not. The label is null where the rows have none, file and line
-where the dataset does not tell them.
+Lines are numbered from 1 in their file. Join predictions with a log by file and line, not by row:
+rejected lines have a line number but no row. The label is null if the rows are not labelled; file
+and line are null if the dataset does not record them.
 """
 
 _WRITERS: dict[str, Callable[..., Any]] = {
@@ -49,18 +49,20 @@ _WRITERS: dict[str, Callable[..., Any]] = {
 
 
 def check_predictions_path(path: Path) -> None:
-    """Refuses a file that cannot be written.
+    """Refuses a path that cannot be written.
 
     Raises:
-        UserError: its suffix names no format, or its folder is missing.
+        UserError: its suffix is not that of a format, or its folder is missing.
     """
     if path.suffix not in _WRITERS:
         raise UserError(
-            f"`predictions`: {path} must end in {' or '.join(_WRITERS)}, which names the format",
+            f"`predictions`: {path} must end in {' or '.join(_WRITERS)}; this selects the format",
             setting="predictions",
         )
     if not path.parent.is_dir():
-        raise UserError(f"`predictions`: there is no folder {path.parent}", setting="predictions")
+        raise UserError(
+            f"`predictions`: the folder {path.parent} does not exist", setting="predictions"
+        )
 
 
 def predict_split(
@@ -74,7 +76,7 @@ def predict_split(
     """Writes the predictions for `eval_split`; see `write_predictions`.
 
     Returns:
-        Their number and rate, to log.
+        Number of predictions and their rate, to log.
     """
     lines = raw_lines(dataset)
     started = time.perf_counter()
@@ -95,12 +97,12 @@ def predict_split(
     )
     if lines is None:
         print_line(
-            "file and line are empty: the dataset does not tell which raw lines its rows were"
+            "file and line are empty: the dataset does not record from which raw lines its rows are"
         )
     elif lines.num_rejected:
         print_line(
-            f"Rejected lines of the log, which have no prediction: {lines.num_rejected:,}; "
-            "file and line name the raw line of each row, row does not"
+            f"Rejected lines of the log without a prediction: {lines.num_rejected:,}; to find the "
+            "raw line of a prediction, use file and line, not row"
         )
     return {"predicted_rows": num_rows, "predicted_rows_per_s": rate}
 
@@ -116,21 +118,21 @@ def write_predictions(
     has_labels: bool = True,
     raw_lines: RawLines | None = None,
 ) -> int:
-    """Predicts all rows in their order, a batch at a time.
+    """Writes predictions for all rows, in order, batch by batch.
 
     The file appears under its name when it is complete.
 
     Args:
-        path: ending in .csv or .parquet, see `SCHEMA`.
-        model: put into evaluation mode here.
+        path: file ending in .csv or .parquet; its columns are those of `SCHEMA`.
+        model: switched to evaluation mode.
         source: batches of the split, in order.
         precision: autocast of the forward pass.
         on_batch: called after each batch.
-        has_labels: False writes nulls.
+        has_labels: False writes null labels.
         raw_lines: file and line of each row; None writes nulls.
 
     Returns:
-        How many rows there are.
+        Number of rows.
 
     Raises:
         DivergenceError: a prediction is NaN or infinite.
@@ -144,7 +146,7 @@ def write_predictions(
             if find_nonfinite({"logits": logits}) is not None:
                 raise DivergenceError(
                     f"a prediction for rows {first} to {first + len(logits) - 1} is NaN or "
-                    f"infinite: the parameters have diverged, or the rows hold such numbers. "
+                    f"infinite: the parameters have diverged, or the rows contain such numbers. "
                     f"{ADVICE}; check the data with recsys-recipes verify"
                 )
             clicks = (batch.label > 0.5).to(torch.uint8).cpu().numpy()
@@ -163,7 +165,7 @@ def write_predictions(
 
 
 def _lines(raw_lines: RawLines | None, first: int, rows: int) -> Sequence[pa.Array]:
-    """Returns [rows] files and [rows] lines, or nulls."""
+    """Returns file and line of each row, [rows] each; nulls if `raw_lines` is None."""
     if raw_lines is None:
         return [pa.nulls(rows, SCHEMA.field(name).type) for name in ("file", "line")]
     files, lines = raw_lines.locate(first, first + rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns a trained DLRM into one with 8-bit tables and MLPs."""
+"""Quantizes the tables and MLPs of a trained DLRM to 8 bits."""
 
 import contextlib
 import dataclasses
@@ -15,12 +15,12 @@ from dlrm.nn.int8_mlp import Int8Mlp, observed_inputs
 from recsys.errors import UserError
 
 CALIBRATION_ROWS = 65_536
-"""Rows that set the scales of activations, at least; fewer where the split has no more."""
+"""Least rows that calibrate the scales of activations; all of a smaller split."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableBytes:
-    """Memory of the tables before and after."""
+    """Memory of the tables before and after quantization, in bytes."""
 
     before: int
     after: int
@@ -28,11 +28,11 @@ class TableBytes:
 
 @torch.no_grad()
 def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
-    """Replaces the tables and MLPs of a model in place.
+    """Quantizes the tables and MLPs of a model in place.
 
     Args:
-        model: trained, on a CPU, without batch norm; not trained any more afterwards.
-        batches: rows like those of training, to calibrate the activations on.
+        model: trained, on a CPU, without batch norm; it cannot be trained afterwards.
+        batches: rows like those of training, to calibrate the activations.
 
     Raises:
         UserError: the model is not on a CPU, or PyTorch was built without oneDNN.
@@ -42,7 +42,7 @@ def quantize(model: Dlrm, batches: Iterable[Batch[Tensor]]) -> TableBytes:
         raise UserError(f"`quantize` int8 runs on a CPU, not on {device.type}", setting="quantize")
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         raise UserError(
-            "`quantize` int8 needs a PyTorch with oneDNN, which this one is not", setting="quantize"
+            "`quantize` int8 needs a PyTorch built with oneDNN; this one is not", setting="quantize"
         )
     model.eval()
     rows = 0

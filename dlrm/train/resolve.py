@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills in open settings from machine, dataset and checkpoint."""
+"""Fills in unset settings from the machine, the dataset and a checkpoint."""
 
 import dataclasses
 import logging
@@ -20,15 +20,15 @@ from recsys.train.recipe import adopt
 logger = logging.getLogger(__name__)
 
 _PRESETS = {"criteo_sample": 200_000, "small": 10**7, "kaggle": math.inf}
-"""Preset that fits -> most training rows."""
+"""Name of a preset -> most training rows that it suits."""
 _MOST_COMBINATIONS = 1 << 62
-"""Ids and pairs of ids that `id_statistics` can tell apart."""
+"""Most ids and pairs of ids that `id_statistics` can number."""
 _CHOSEN_BY_MACHINE = frozenset({"optimized_mlp"})
-"""Model settings that depend on the machine and are not taken from a checkpoint."""
+"""Model settings that depend on the machine; they are not taken from a checkpoint."""
 
 
 def take_model(config: DlrmConfig, checkpoint: DlrmCheckpoint) -> DlrmConfig:
-    """Takes the settings of the model and its tables from a checkpoint.
+    """Returns the settings with those of the checkpoint's model and tables.
 
     Settings that the user gave are kept; each change is logged.
     """
@@ -79,7 +79,7 @@ def resolve(
         _check_distributed(config)
     elif config.run.placement is not None:
         raise UserError(
-            "`placement` is for several processes, see dlrm.scripts.dist_main", setting="placement"
+            "`placement` needs several processes, see dlrm.scripts.dist_main", setting="placement"
         )
     return DlrmConfig.from_dict(config.to_dict() | changes, config.explicit)
 
@@ -98,7 +98,7 @@ def _check_statistics(table_sizes: Sequence[int]) -> None:
 
 
 def _check_lists(config: DlrmConfig) -> None:
-    """Refuses what models of lists cannot do yet."""
+    """Refuses settings that models with lists do not support yet."""
     wrong = {
         f"`embedding_type` {config.model.embedding_type}": (
             config.model.embedding_type != "joint_fused"
@@ -108,36 +108,36 @@ def _check_lists(config: DlrmConfig) -> None:
         "`id_statistics`": config.model.id_statistics > 0,
     }
     if names := [name for name, is_wrong in wrong.items() if is_wrong]:
-        raise UserError(f"a dataset with lists is trained without {', '.join(names)} so far")
+        raise UserError(f"a dataset with lists does not support {', '.join(names)} yet")
 
 
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.mode == "predict":
         raise UserError(
-            "`mode` predict runs on one process; start it without torchrun", setting="mode"
+            "`mode` predict runs in one process; start it without torchrun", setting="mode"
         )
     if config.run.gauc_by is not None:
         raise UserError(
-            f"`gauc_by` {config.run.gauc_by} runs on one process; start one without torchrun",
+            f"`gauc_by` {config.run.gauc_by} runs in one process; start it without torchrun",
             setting="gauc_by",
         )
     if config.precision.quantize != "none":
         raise UserError(
-            "`quantize` int8 runs in one process; start one without torchrun", setting="quantize"
+            "`quantize` int8 runs in one process; start it without torchrun", setting="quantize"
         )
     if config.model.id_statistics:
         raise UserError(
-            "`id_statistics` runs in one process; start one without torchrun",
+            "`id_statistics` runs in one process; start it without torchrun",
             setting="id_statistics",
         )
     if config.run.cuda_graphs:
         raise UserError(
-            "`cuda_graphs` captures the step of one device; drop it on several",
+            "`cuda_graphs` captures the step of a single device; remove it to train on several",
             setting="cuda_graphs",
         )
     if config.model.batch_norm and config.run.mode == "train":
         raise UserError(
-            "`batch_norm` would normalise over the samples of each process alone: train it on one "
+            "`batch_norm` would normalise the samples of each process separately: train on one "
             "device",
             setting="batch_norm",
         )
@@ -146,7 +146,7 @@ def _check_distributed(config: DlrmConfig) -> None:
 def _check_graphable(embedding_type: str, device: torch.device) -> None:
     if device.type != "cuda":
         raise UserError(
-            f"`cuda_graphs` needs a CUDA device, this run uses {device.type}", setting="cuda_graphs"
+            f"`cuda_graphs` needs a CUDA device; this run uses {device.type}", setting="cuda_graphs"
         )
     if embedding_type != "joint_fused":
         raise UserError(
@@ -166,37 +166,41 @@ def refuse_batch_of_one(num_rows: int, batch_size: int) -> None:
     """Refuses a last batch of one row, which `batch_norm` cannot normalise."""
     if num_rows % batch_size == 1 or batch_size == 1:
         raise UserError(
-            f"`batch_norm` needs two rows to normalise, but the last batch of the {num_rows} rows "
-            f"by `batch_size` {batch_size} has one: use `drop_last` or another `batch_size`",
+            "`batch_norm` needs at least two rows to normalise, but with `batch_size` "
+            f"{batch_size} the last batch of the {num_rows} rows has one: use `drop_last` or "
+            "another `batch_size`",
             settings=("batch_norm", "batch_size", "drop_last"),
         )
 
 
 def check_warmup(config: DlrmConfig, steps: int, num_rows: int) -> None:
-    """Refuses a run that would end in the warm-up of the defaults.
+    """Refuses a run that would end during the default warm-up; warns if `warmup_steps` was given.
 
     Args:
         config: settings of the run.
-        steps: its length.
-        num_rows: rows of the training split.
+        steps: number of steps of the run.
+        num_rows: number of rows of the training split.
+
+    Raises:
+        UserError: the run would end during the warm-up.
     """
     run, warmup = config.run, config.optimizer.warmup_steps
     if steps >= warmup or config.data.is_synthetic:
         return
     message = (
-        f"the run has {steps} steps and the warm-up takes {warmup}: the rate would not pass "
-        f"{steps / warmup:.3g} of `lr`."
+        f"the run has {steps} steps, but the warm-up takes {warmup}: the learning rate would not "
+        f"exceed {steps / warmup:.3g} of `lr`."
     )
     if "warmup_steps" in config.explicit:
         logger.warning("%s Train for more steps, or lower `warmup_steps`", message)
         return
     preset = next(name for name, most_rows in _PRESETS.items() if num_rows <= most_rows)
     message += (
-        f" The defaults suit the Terabyte log; for {num_rows:,} training rows take `preset` "
+        f" The defaults suit the Terabyte log: for {num_rows:,} training rows, use `preset` "
         f"{preset}"
     )
     if run.max_steps is None and not run.resume:
         raise UserError(
-            f"{message}, or give `warmup_steps` to train so all the same", setting="warmup_steps"
+            f"{message}, or set `warmup_steps` to train like this anyway", setting="warmup_steps"
         )
     logger.warning("%s", message)

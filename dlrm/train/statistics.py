@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model keeps of the training rows: knots of numbers, statistics of ids."""
+"""Statistics of the training rows that a model contains: knots of numbers, statistics of ids."""
 
 import numpy as np
 import torch
@@ -11,21 +11,21 @@ from recsys.data.row_reader import BLOCK_ROWS, RowReader
 from recsys.models.logistic.rows import spread
 
 _MOST_ROWS = 1 << 20
-"""Rows that are read, evenly spread over those of training."""
+"""Most training rows to read, evenly spread."""
 
 
 def find_knots(reader: RowReader, num_rows: int, num_bins: int) -> Tensor:
-    """Returns the knots of each numerical feature: see `NumericalEmbedding`.
+    """Returns the knots of each numerical feature, see `NumericalEmbedding`.
 
-    They are the edges of `quantile_edges`, the least value before and the largest after them.
+    They are the least value, the edges of `quantile_edges`, and the largest value.
 
     Args:
-        reader: of the training split.
-        num_rows: first rows that count.
-        num_bins: T.
+        reader: reads the training split.
+        num_rows: number of rows to use, from the first.
+        num_bins: T, bins of each feature.
 
     Returns:
-        [M, T + 1] float32.
+        [M, T + 1] float32, ascending; if there are fewer knots, the last one repeats.
 
     Raises:
         DatasetError: a file is damaged.
@@ -42,12 +42,12 @@ def find_knots(reader: RowReader, num_rows: int, num_bins: int) -> Tensor:
 
 
 def fit_id_statistics(statistics: IdStatistics, reader: RowReader, num_rows: int) -> None:
-    """Finds the statistics of the ids of training rows, in place of those of earlier ones.
+    """Computes the statistics of the ids of training rows; replaces earlier statistics.
 
     Args:
-        statistics: receives them.
-        reader: of the training split.
-        num_rows: first rows that count.
+        statistics: updated in place.
+        reader: reads the training split.
+        num_rows: number of rows to use, from the first.
 
     Raises:
         DatasetError: a file is damaged.

@@ -21,22 +21,22 @@ class Gradients(Protocol[LookupsT_contra]):
 
     @property
     def side_stream(self) -> ops.SideStream | None:
-        """Multiplies the gradients of weights, until `reduce`; None for the current stream."""
+        """Stream that computes the gradients of weights until `reduce`; None for the current."""
         ...
 
     def loss(self, logits: Tensor, batch: Batch[LookupsT_contra]) -> Tensor:
-        """Returns this rank's term of the mean loss, the root of backward.
+        """Returns this rank's term of the mean loss, on which backward starts.
 
-        Of [B, N] logits of several networks it is the sum of their losses.
+        For [B, N] logits of N networks, it is the sum of their losses.
         """
         ...
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """Sums the terms of all ranks; the result is valid after `reduce`."""
+        """Sums the losses of all ranks; the result is valid after `reduce`."""
         ...
 
     def reduce(self) -> None:
-        """Completes dense gradients, over all ranks; once a step, after backward."""
+        """Completes the dense gradients over all ranks; call it once a step, after backward."""
         ...
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor | None:
@@ -48,7 +48,7 @@ class LocalGradients:
     """Loss and gradients of a single process.
 
     Args:
-        device: of the model.
+        device: device of the model.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -63,7 +63,7 @@ class LocalGradients:
         return loss
 
     def reduce(self) -> None:
-        """Waits for the gradients of weights: there are no other ranks."""
+        """Waits for the gradients of weights; there are no other ranks."""
         if self.side_stream is not None:
             self.side_stream.join()
 
@@ -75,7 +75,7 @@ class LocalGradients:
 def seed_draws(device: torch.device, seed: int, *numbers: int) -> None:
     """Seeds a device's generator from a run's seed and numbers, see `mixed_seed`.
 
-    `torch.manual_seed` takes half a millisecond where CUDA has not begun: it keeps the stack.
+    Until CUDA is initialised, `torch.manual_seed` takes half a millisecond: it saves the stack.
     """
     seed = mixed_seed(seed, *numbers)
     if device.type == "cuda":
@@ -92,11 +92,11 @@ class DlrmTrainStep(Generic[LookupsT]):
         config: optimizers and learning rates.
         precision: autocast of the forward pass, and the loss scale.
         gradients: loss and gradients of all ranks; None for a single process.
-        seed: seed of the draws of this rank, which dropout mixes with the number of the step: a
-            resumed run draws what an uninterrupted one does.
+        seed: seed of this rank's dropout. It is mixed with the number of the step, so that a
+            resumed run draws the same numbers as an uninterrupted one.
 
     Attributes:
-        steps: number of updates, from the first of the run.
+        steps: number of updates since the start of the run.
         mlp_optimizer: optimizer of all dense parameters.
         embedding_optimizer: optimizer of the tables; None without tables.
     """
@@ -155,7 +155,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         self._lr.fill_(lr)
 
     def update(self, batch: Batch[LookupsT]) -> Tensor:
-        """Trains on a batch; never waits for the device."""
+        """Trains on a batch without waiting for the device; returns the loss before the update."""
         loss = self._gradients.sum_loss(self._backward(batch))
         scale = self._precision.loss_scale
         row_gradients = self.embedding_optimizer.gradients() if self.embedding_optimizer else []
@@ -164,7 +164,7 @@ class DlrmTrainStep(Generic[LookupsT]):
             self._gradients.reduce()
             overflow = self._find_overflow(row_gradients)
         if self.embedding_optimizer is not None:
-            # Without a loss scale this overlaps with `reduce`.
+            # Without a loss scale, this overlaps with `reduce`.
             self.embedding_optimizer.step(row_gradients, self._lr, overflow)
         if scale == 1.0:
             self._gradients.reduce()

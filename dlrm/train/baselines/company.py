@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a tested model with simpler ones that are fitted to the same training rows."""
+"""Compares a tested model with simpler models fitted to the same training rows."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ CONSTANT, LOGISTIC, LIGHTGBM = "constant", "logistic_regression", "lightgbm"
 
 _MOST_ROWS = {LOGISTIC: 500_000, LIGHTGBM: 200_000}
 _MOST_VALUES = {LOGISTIC: 8_000_000, LIGHTGBM: 4_000_000}
-"""Rows, and values of all their features, that a baseline is fitted to, in seconds."""
+"""Most rows, and most values of their features, to fit a baseline to: this takes seconds."""
 _MOST_TESTED = 1 << 20
 
 
@@ -51,8 +51,7 @@ class Company:
 
     Attributes:
         rows: rows of its dataset.
-        wanted: names of baselines, beside the click rate.
-        print_line: prints a line.
+        wanted: names of baselines in addition to the click rate.
     """
 
     rows: FitRows
@@ -65,12 +64,15 @@ class Company:
         labels: npt.NDArray[np.bool_],
         parts: Mapping[str, Floats] = types.MappingProxyType({}),
     ) -> Mapping[str, Any]:
-        """Prints a model beside the baselines, with a verdict; returns the values to log.
+        """Compares a model with the baselines; prints a table and a verdict.
 
         Args:
-            logits: [rows] of the model, for each row of `eval_split` in order.
-            labels: [rows].
-            parts: names of the models that it consists of -> [rows] logits of each.
+            logits: [rows] float64 of the model, for each row of `eval_split` in order.
+            labels: [rows] bool.
+            parts: if the model combines several models, the name of each -> its [rows] logits.
+
+        Returns:
+            Metrics and differences to log; empty if nothing could be compared.
         """
         if labels.all() or not labels.any():
             return {}
@@ -79,7 +81,7 @@ class Company:
         try:
             baselines, told = self._fit()
         except DatasetError as error:  # a test needs no training rows
-            self.print_line(f"The model is compared with no baseline: {error}")
+            self.print_line(f"The model is not compared with baselines: {error}")
         if not baselines and not parts:
             return {}
         reader = self.rows.reader(split)
@@ -122,7 +124,7 @@ class Company:
         )
 
     def _fit(self) -> tuple[dict[str, _Baseline], list[str]]:
-        """Fits the baselines; returns them and lines on how."""
+        """Fits the baselines; returns them and lines that describe how."""
         dataset = self.rows.dataset
         validation = self.rows.count_validation()
         is_trained_on = validation == 0
@@ -131,8 +133,8 @@ class Company:
         rate = rows.labels.mean()
         if not 0 < rate < 1 or not len(held_out):
             self.print_line(
-                "The model is compared with no baseline: the training rows are too few, or all of "
-                "one class"
+                "The model is not compared with baselines: there are too few training rows, or "
+                "they are all of one class"
             )
             return {}, []
         fitted: dict[str, _Baseline] = {CONSTANT: _Constant(float(rate))}
@@ -167,11 +169,11 @@ class Company:
         return fitted, lines
 
     def _read(self, baseline: str, validation: int) -> tuple[SplitRows, SplitRows]:
-        """Reads training rows and those that choose settings, as many as a baseline may take.
+        """Reads training rows and rows that choose settings, at most the limits of a baseline.
 
         Args:
-            baseline: its name.
-            validation: rows of the validation split that may choose, or 0.
+            baseline: name of the baseline.
+            validation: number of validation rows that may choose; 0 uses training rows.
         """
         dataset = self.rows.dataset
         lengths = list_lengths(dataset.manifest.semantics) if dataset.manifest else ()
@@ -181,7 +183,7 @@ class Company:
         return self.rows.read(validation, most if validation else most - few, few)
 
     def _sampled(self, rows: SplitRows, held_out: SplitRows, validation: int) -> str:
-        """Tells of a sample, where not all training rows were read."""
+        """Describes the sample if not all training rows were read; otherwise returns ''."""
         total = self.rows.count()
         read = len(rows) if validation else len(rows) + len(held_out)
         return f"; fitted to {read:,} of {total:,} training rows, evenly spread" * (read < total)
@@ -190,10 +192,10 @@ class Company:
 def _table(
     metrics: Mapping[str, ClickMetrics], leads: Mapping[str, list[Lead]], of_rows: str
 ) -> Iterator[str]:
-    """Yields lines: the metrics of each, and the model's less these with their 95% intervals."""
+    """Yields a table: the metrics of each model, and how far the tested model is ahead of it."""
     width = max(map(len, metrics))
     yield (
-        f"The model and its baselines on {of_rows}, with the differences (model less baseline) "
+        f"The model and its baselines on {of_rows}, with the differences (model minus baseline) "
         "and their 95% intervals"
     )
     yield f"{'':{width}}{'auc':>10}{'log loss':>10}{'calibr.':>9}  {'auc difference':<30}" + (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that a model is fitted to at once, and those that choose its settings."""
+"""Reads the rows that a baseline is fitted to, and those that choose its settings."""
 
 import dataclasses
 
@@ -10,19 +10,18 @@ from recsys.data.row_reader import RowReader
 from recsys.models.logistic.rows import SplitRows, spread
 
 HELD_OUT = 10
-"""One of so many training rows chooses settings, where no validation row does."""
+"""One in this many training rows chooses settings, if no validation rows can."""
 MOST_LOOKED_AT = 1 << 20
-"""Rows in which both classes are looked for."""
+"""Most validation rows searched for both classes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FitRows:
-    """Training rows and those that choose.
+    """Rows to train on, and rows that choose settings.
 
     Attributes:
         data: settings of the dataset.
-        dataset: the dataset.
-        check_ids: refuse ids outside their tables.
+        check_ids: whether to refuse ids outside their tables.
     """
 
     data: DataConfig
@@ -34,11 +33,14 @@ class FitRows:
         return self.dataset.rows(split, check_ids=self.check_ids)
 
     def count(self) -> int:
-        """Counts the rows that a model trains on in an epoch."""
+        """Returns the number of rows of a training epoch."""
         return self.data.rows_of_epoch(self.reader("train").num_rows)
 
     def count_validation(self) -> int:
-        """Counts validation rows that may choose settings: none where they are tested."""
+        """Returns the number of validation rows that may choose settings.
+
+        It is 0 if the model is tested on them, if there are none, or if they are of one class.
+        """
         if self.data.eval_split == "validation":
             return 0
         try:
@@ -53,13 +55,13 @@ class FitRows:
         return 0
 
     def read(self, validation: int, most: int, most_choosing: int) -> tuple[SplitRows, SplitRows]:
-        """Reads training rows and those that choose; more than the most are thinned evenly.
+        """Reads training rows and rows that choose settings; surplus rows are skipped evenly.
 
         Args:
-            validation: rows of the validation split that may choose; 0 takes the last tenth of the
-                training rows.
-            most: training rows to read, besides those that choose.
-            most_choosing: rows that choose.
+            validation: number of validation rows that may choose; 0 uses the last tenth of the
+                training rows instead.
+            most: most training rows to read, without those that choose.
+            most_choosing: most rows that choose.
 
         Raises:
             DatasetError: a file is damaged.
@@ -72,7 +74,7 @@ class FitRows:
 
 
 def chosen_by(validation: int) -> str:
-    """Says which rows chose settings, by `FitRows.count_validation`."""
+    """Describes the rows that chose settings, given `FitRows.count_validation`."""
     if validation:
         return "the validation split"
-    return "the last tenth of the training rows, then fitted to these too"
+    return "the last tenth of the training rows, then refitted with these"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By how much one model of clicks is ahead of another on the same rows."""
+"""Computes how far one click model is ahead of another on the same rows."""
 
 import math
 
@@ -19,14 +19,14 @@ def leads_over(
     """Compares AUC and log loss of a model with those of a baseline.
 
     The interval of the AUC is that of DeLong, DeLong and Clarke-Pearson 1988 (Comparing the areas
-    under two or more correlated receiver operating characteristic curves), that of the log loss the
-    one of a mean of paired differences. They tell what other rows would have shown.
+    under two or more correlated receiver operating characteristic curves). That of the log loss is
+    the interval of a mean of paired differences. Both cover the chance in the choice of the rows.
 
     Args:
-        baseline: its name.
-        logits: [B] of the baseline.
-        model: [B] of the model.
-        labels: [B], of both classes.
+        baseline: name of the baseline.
+        logits: [B] float64 logits of the baseline.
+        model: [B] float64 logits of the model.
+        labels: [B] bool, of both classes.
     """
     clicked, others = (
         one - other
@@ -50,7 +50,7 @@ def _lead(
 
 
 def _ranks(scores: Floats, labels: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Returns the share of the other class that each row is on the right side of; ties count half.
+    """Returns the share of the other class that each row ranks correctly against; ties count half.
 
     Returns:
         (shares of the clicked rows, shares of the others); the mean of each is the AUC.
@@ -67,5 +67,5 @@ def _shares_below(ordered: Floats, scores: Floats) -> Floats:
 
 
 def _variance_of_mean(values: Floats) -> float:
-    """Estimates it from independent values; a single one tells nothing."""
+    """Estimates the variance of the mean of independent values; infinite for a single value."""
     return float(values.var(ddof=1) / len(values)) if len(values) > 1 else math.inf

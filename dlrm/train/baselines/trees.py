@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient-boosted trees of LightGBM, which is no dependency."""
+"""Gradient-boosted trees of LightGBM, which is an optional package."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ _CANDIDATES = {
         "max_cat_threshold": 64,
     },
 }
-"""Settings to try; the loss of the held-out rows chooses."""
+"""Settings to try; the loss on held-out rows chooses."""
 _TRIED_TREES, _MOST_TREES = 100, 1000
 _PATIENCE = 50
 
@@ -48,8 +48,8 @@ class Trees:
 
     Attributes:
         booster: LightGBM's model.
-        shares_id_zero: id 0 stands for missing, rare and unseen values.
-        chosen: settings that the held-out rows chose, in words.
+        shares_id_zero: whether id 0 means missing, rare and unseen values.
+        chosen: describes the settings that the held-out rows chose.
     """
 
     booster: "lightgbm.Booster"
@@ -66,21 +66,21 @@ class Trees:
         shares_id_zero: bool,
         refit: bool,
     ) -> "Trees":
-        """Fits trees until the loss of held-out rows rises.
+        """Fits trees until the loss on held-out rows rises.
 
         Args:
             rows: training rows.
             held_out: rows that choose the settings and the number of trees.
-            threads: threads to use.
+            threads: number of threads.
             shares_id_zero: see the attribute.
-            refit: train on the held-out rows as well, once both are chosen.
+            refit: whether to train again with the held-out rows, once both are chosen.
 
         Raises:
-            NoLightGbmError: it is not installed, or does not load.
+            NoLightGbmError: LightGBM is not installed or cannot be loaded.
         """
         try:
             import lightgbm
-        except (ImportError, OSError) as error:  # OSError: its library lacks another one
+        except (ImportError, OSError) as error:  # OSError: a library that it needs is missing
             raise NoLightGbmError(str(error)) from error
 
         def dataset(some: SplitRows) -> lightgbm.Dataset:
@@ -125,7 +125,7 @@ class Trees:
 
 
 def _columns(block: ClickColumns, shares_id_zero: bool) -> Any:
-    """Returns [B, M + F] numbers and ids; an id that stands for none is missing."""
+    """Returns [B, M + F] numbers and ids; a shared id 0 becomes NaN."""
     ids = [column.astype(np.float64) for column in block.categorical]
     if shares_id_zero:
         ids = [np.where(column == 0, np.nan, column) for column in ids]
