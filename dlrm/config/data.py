@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset of a run, and how it is read."""
+"""Settings of the dataset of a run, and of how to read it."""
 
 import dataclasses
 from pathlib import Path
@@ -22,63 +22,61 @@ class DataConfig:
 
     dataset: str | None = setting(
         None,
-        "Full path to the dataset folder, as `recsys-recipes prepare criteo` makes it",
+        "Path to a dataset folder made by `recsys-recipes prepare criteo`",
         resumable=True,
     )
-    dataset_type: DatasetType = setting("split", "The type of the dataset to use")
+    dataset_type: DatasetType = setting("split", "Type of the dataset")
     loader: LoaderType = setting(
         "default",
-        "Reader of --dataset_type parquet: default, or merlin, which needs merlin-dataloader",
+        "Reader for --dataset_type parquet: default, or merlin (needs merlin-dataloader)",
         resumable=True,
     )
     num_embeddings_per_feature: tuple[int, ...] = setting(
         (),
-        "Rows of each embedding table, for a dataset folder without feature specification "
-        "(TorchRec's), or instead of the cardinalities in it; by default those, or those of the "
-        "checkpoint",
+        "Rows of each embedding table, instead of the cardinalities in the dataset's feature "
+        "specification or the checkpoint; needed for a folder without that file (TorchRec's)",
         used_with={"dataset_type": ("binary", "memmap", "split", "parquet", "npy")},
     )
     dataset_subset: float | None = setting(
         None,
-        "Use only a subset of the training data. If None (default) will use all of it. Must be "
-        "either None, or a float in range (0,1]",
+        "Fraction of the training rows to use, in (0, 1]; by default all of them",
         used_with={"dataset_type": Not("synthetic_gpu")},
     )
-    batch_size: int = setting(32768, "Batch size used for training")
-    test_batch_size: int = setting(32768, "Batch size used for testing/validation", resumable=True)
+    batch_size: int = setting(32768, "Batch size for training")
+    test_batch_size: int = setting(32768, "Batch size for testing and validation", resumable=True)
     drop_last: bool = setting(
         False,
-        "Leave out the last rows of an epoch of training, if they make no whole batch",
+        "Leave out the last rows of a training epoch if they do not fill a batch",
     )
     shuffle_batch_order: bool = setting(
         False,
-        "Read batch in train dataset by random order",
+        "Read the training batches in random order",
         used_with={"dataset_type": Not("synthetic_gpu")},
     )
     eval_split: Literal["test", "validation"] = setting(
         "test",
-        "Split that evaluations run on. Choose settings on `validation`, report `test`",
+        "Split to evaluate on: choose settings on `validation`, report results on `test`",
     )
     synthetic_dataset_num_entries: int = setting(
         33554432,
-        "Number of samples per epoch for the synthetic dataset",
+        "Samples per epoch of the synthetic dataset",
         used_with={"dataset_type": _SYNTHETIC},
     )
     synthetic_dataset_table_sizes: tuple[int, ...] = setting(
         (100000,) * 26,
-        "Embedding table sizes to use with the synthetic dataset",
+        "Rows of each embedding table for the synthetic dataset",
         default_text="26 times 100000",
         used_with={"dataset_type": _SYNTHETIC},
     )
     synthetic_dataset_dir: str = setting(
         "/tmp/dlrm_sythetic_dataset",
-        "Default synthetic disk dataset directory",
+        "Folder of the synthetic dataset on disk",
         resumable=True,
         used_with={"dataset_type": ("synthetic_disk",)},
     )
     synthetic_distribution: Literal["uniform", "zipf"] = setting(
         "uniform",
-        "How synthetic ids are drawn; real ids are close to zipf, which is faster to train",
+        "Distribution of synthetic ids; real ids are close to zipf, which trains faster",
         used_with={"dataset_type": _SYNTHETIC},
     )
 
@@ -97,24 +95,24 @@ class DataConfig:
                 raise UserError(f"`{name}` must be positive, got {joined(sizes)}", setting=name)
         if self.loader == "merlin" and self.dataset_type != "parquet":
             raise UserError(
-                f"`loader` merlin reads `dataset_type` parquet alone, not {self.dataset_type}",
+                f"`loader` merlin reads only `dataset_type` parquet, not {self.dataset_type}",
                 settings=("loader", "dataset_type"),
             )
         if self.loader == "merlin" and self.shuffle_batch_order:
             raise UserError(
                 "`loader` merlin reads in order, without `shuffle_batch_order`; shuffle the rows "
-                "while preparing the dataset, or use `loader` default",
+                "when you prepare the dataset, or use `loader` default",
                 settings=("loader", "shuffle_batch_order"),
             )
         if not self.is_synthetic and self.dataset is None:
             raise UserError(
                 f"`dataset_type` {self.dataset_type} needs `dataset`, the folder of the data "
-                "(or use `dataset_type` synthetic_gpu, which needs none)",
+                "(`dataset_type` synthetic_gpu runs without one)",
                 settings=("dataset_type", "dataset"),
             )
 
     def rows_of_epoch(self, num_rows: int) -> int:
-        """Returns the rows that an epoch trains on, of those of the split."""
+        """Returns how many of the split's rows an epoch trains on."""
         subset = self.dataset_subset
         return num_rows if subset is None else max(int(num_rows * subset), 1)
 
@@ -130,29 +128,29 @@ class DataConfig:
         return Path(self.synthetic_dataset_dir if is_made else self.dataset or "")
 
     def require_folder(self) -> None:
-        """Refuses a dataset that is no folder.
+        """Refuses a `dataset` that is not a folder.
 
         Raises:
-            DatasetError: says how to make one.
+            DatasetError: with the command that makes one.
         """
         if not self.is_synthetic and self.folder.is_file():
             raise DatasetError(
-                f"`dataset` {self.folder}: is a file, and a prepared dataset is a folder. "
+                f"`dataset` {self.folder}: is a file, but a prepared dataset is a folder. "
                 f"`recsys-recipes prepare clicks --input {self.folder} --output NEW` makes one to "
-                "train on. For predictions of a trained model, `recsys-recipes prepare clicks "
-                f"--input {self.folder} --output NEW --dictionaries TRAINED --unlabelled` makes "
-                "one of rows without labels, where TRAINED is the dataset of its training",
+                "train on. To predict rows without labels with a trained model, make one with "
+                f"`recsys-recipes prepare clicks --input {self.folder} --output NEW --dictionaries "
+                "TRAINED --unlabelled`, where TRAINED is the dataset that the model was trained on",
                 setting="dataset",
                 path=self.folder,
             )
         if not self.is_synthetic and not self.folder.is_dir():
             raise DatasetError(
-                f"`dataset`: {self.folder} is not a folder; recsys-recipes prepare clicks makes "
+                f"`dataset`: {self.folder} is not a folder; `recsys-recipes prepare clicks` makes "
                 "one from raw logs",
                 setting="dataset",
             )
 
     @property
     def has_columns(self) -> bool:
-        """Whether each column of the dataset is a file (split binary)."""
+        """Whether the dataset stores each column in its own file (split binary)."""
         return self.dataset_type in ("split", "memmap", "synthetic_disk")

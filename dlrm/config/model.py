@@ -16,7 +16,7 @@ InteractionOp = Literal["cuda_dot", "dot", "cat", "dcnv2"]
 NumericalEmbeddings = Literal["none", "bins", "piecewise_linear"]
 
 MOST_SLOTS = 1 << 31
-"""Most slots of `id_statistics`, whose products with factors below 2^16 fit 64 bits."""
+"""Most slots of `id_statistics`: products with factors below 2^16 fit in 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,18 +24,18 @@ class ModelConfig:
     """Sizes and variants of the network."""
 
     num_numerical_features: int = setting(
-        13, "Number of numerical features in the dataset. Defaults to 13 for Criteo"
+        13, "Number of numerical features in the dataset, 13 in Criteo's"
     )
-    embedding_dim: int = setting(128, "Dimensionality of embedding space for categorical features")
+    embedding_dim: int = setting(128, "Columns of the embeddings of categorical features")
     bottom_mlp_sizes: tuple[int, ...] = setting(
-        (512, 256, 128), "Linear layer sizes for the bottom MLP; the last is --embedding_dim"
+        (512, 256, 128), "Sizes of the layers of the bottom MLP; the last is --embedding_dim"
     )
     top_mlp_sizes: tuple[int, ...] = setting(
-        (1024, 1024, 512, 256, 1), "Linear layer sizes for the top MLP; the last is 1"
+        (1024, 1024, 512, 256, 1), "Sizes of the layers of the top MLP; the last is 1"
     )
     interaction_op: InteractionOp = setting(
         "cuda_dot",
-        "Type of interaction operation to perform; cuda_dot takes the extension, dot plain PyTorch",
+        "Interaction of the features: cuda_dot uses the extension, dot plain PyTorch",
     )
     dcn_low_rank_dim: int = setting(
         512,
@@ -44,28 +44,27 @@ class ModelConfig:
     )
     embedding_type: EmbeddingType = setting(
         "joint_fused",
-        "The type of the embedding operation to use: one joint table updated in place by the "
-        "fused optimizer, one joint table with sparse gradients (plain PyTorch, or through the "
-        "extension), or one table per feature",
+        "Type of the embedding: one joint table updated in place by the fused optimizer "
+        "(joint_fused), one joint table with sparse gradients, in the extension (joint_sparse) or "
+        "plain PyTorch (joint), or one table per feature (multi_table)",
     )
     embedding_storage: EmbeddingStorage = setting(
         "float32",
-        "How --embedding_type joint_fused keeps its table: float32, or bfloat16 written with "
+        "Number format of the table of --embedding_type joint_fused: float32, or bfloat16 with "
         "stochastic rounding (half the memory)",
     )
     hash_indices: bool = setting(
         False,
-        "If True the model will compute `index := index % table size` to ensure that the indices "
-        "match table sizes",
+        "Compute `index % table size`, so that all indices fit their tables",
     )
     max_table_size: int | None = setting(
         None,
-        "Maximum number of rows per embedding table, by default equal to the number of unique "
-        "values for each categorical variable; needs --hash_indices",
+        "Most rows of an embedding table, by default the number of distinct values of its "
+        "feature; needs --hash_indices",
     )
     optimized_mlp: bool = setting(
         True,
-        "Use an optimized implementation of MLP from apex, where it is installed",
+        "Use apex's optimized implementation of the MLPs, if it is installed",
         resumable=True,
     )
     dropout: float = setting(
@@ -73,16 +72,16 @@ class ModelConfig:
     )
     embedding_init: float | None = setting(
         None,
-        "Standard deviation of the normal distribution that embeddings start from. By default "
-        "each table starts uniformly within sqrt(1 / rows) of zero, as NVIDIA's do: values of "
-        "features with few categories are then large, which costs quality on many logs",
+        "Standard deviation of the normal distribution that initialises embeddings. By default, "
+        "each table is initialised uniformly within sqrt(1 / rows) of zero, as NVIDIA does: "
+        "features with few categories then get large values, which costs quality on many logs",
     )
     numerical_embedding: NumericalEmbeddings = setting(
         "none",
-        "Vectors of numerical features that join those of the categorical ones in the "
-        "interaction, beside the bottom MLP: bins gives a number the vector of its quantile bin, "
-        "piecewise_linear codes where it lies among the quantiles, which a linear layer and a "
-        "ReLU make a vector (arXiv:2203.05556). The quantiles are those of the training rows",
+        "Adds a vector of each numerical feature to the interaction, in addition to the bottom "
+        "MLP. bins: the vector of the number's quantile bin. piecewise_linear: the position of the "
+        "number among the quantiles, mapped to a vector by a linear layer and a ReLU "
+        "(arXiv:2203.05556). The quantiles are those of the training rows",
     )
     numerical_bins: int = setting(
         32,
@@ -91,15 +90,15 @@ class ModelConfig:
     )
     id_statistics: int = setting(
         0,
-        "Slots of a table of statistics: how many training rows have an id, or a pair of ids, and "
-        "how many of these rows are clicks. The top MLP sees both for each id and pair of ids of a "
-        "row. A full table keeps the most frequent ones; 0 turns it off. For one process and "
-        "datasets without lists",
+        "Slots of a table that counts, for each id and pair of ids, the training rows and the "
+        "clicks among them; the top MLP gets both counts of all ids and pairs of a row. A full "
+        "table keeps the most frequent ones; 0 turns it off. Only for one process and datasets "
+        "without lists",
     )
     seeds: int = setting(
         1,
-        "Networks that start from different random values and are trained side by side as one "
-        "model, which answers with the mean of their logits; N networks take N times the time",
+        "Number of networks, initialised differently and trained together as one model, which "
+        "predicts the mean of their logits; N networks take N times as long",
     )
     batch_norm: bool = setting(False, "Normalise each hidden layer of the MLPs over the batch")
 
@@ -137,7 +136,7 @@ class ModelConfig:
             require_positive(self, "max_table_size")
             if not self.hash_indices:
                 raise UserError(
-                    "`max_table_size` cuts tables below their number of ids, so it needs "
+                    "`max_table_size` makes tables smaller than their number of ids, so it needs "
                     "`hash_indices`",
                     settings=("max_table_size", "hash_indices"),
                 )
@@ -171,11 +170,11 @@ class ModelConfig:
 
     @property
     def row_dim(self) -> int:
-        """Columns of a table: the vectors of all networks."""
+        """Columns of a table: one vector for each network."""
         return self.embedding_dim * self.seeds
 
     def num_vectors(self, num_tables: int) -> int:
-        """Returns the number of vectors of a sample that interact, with the bottom MLP's output."""
+        """Returns how many vectors of a sample interact, including the bottom MLP's output."""
         has_vectors = self.numerical_embedding != "none"
         return 1 + has_vectors * self.num_numerical_features + num_tables
 
@@ -185,14 +184,17 @@ class ModelConfig:
         return 2 if self.embedding_storage == "bfloat16" else 4
 
     def capped(self, table_sizes: Sequence[int]) -> list[int]:
-        """Returns the rows of each table under `max_table_size`."""
+        """Returns the rows of each table, limited to `max_table_size`."""
         return [min(rows, self.max_table_size or rows) for rows in table_sizes]
 
 
 def combinations_of(table_sizes: Sequence[int]) -> list[int]:
-    """Returns how many values each feature, and then each pair of features, can have.
+    """Returns the number of values of each feature, and then of each pair of features.
 
     Args:
-        table_sizes: categories of each feature, of which pairs are (0, 1), (0, 2), ..., (1, 2), ...
+        table_sizes: categories of each feature.
+
+    Returns:
+        Features in order, then the pairs (0, 1), (0, 2), ..., (1, 2), ...
     """
     return [*table_sizes, *(a * b for a, b in itertools.combinations(table_sizes, 2))]

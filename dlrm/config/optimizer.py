@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers, the schedule of the rate, and precision."""
+"""Settings of optimizers, learning rate schedule and precision."""
 
 import dataclasses
 from typing import Literal
@@ -18,23 +18,24 @@ class OptimizerConfig:
     lr: float = setting(28.0, "Base learning rate")
     warmup_factor: int = setting(
         0,
-        "Learning rate warmup factor. Must be a non-negative integer",
+        "Warmup factor of the learning rate, a non-negative integer",
         used_with={"warmup_steps": Not(0)},
     )
-    warmup_steps: int = setting(6400, "Number of warmup optimization steps")
+    warmup_steps: int = setting(6400, "Optimizer steps of the learning rate warmup")
     decay_start_step: int | None = setting(
         64000,
-        "Optimization step after which to start decaying the learning rate, if None will start "
-        "decaying right after the warmup phase is completed",
+        "Optimizer step after which the learning rate decays; with None, right after the warmup",
         used_with={"decay_steps": Not(0)},
     )
     decay_steps: int = setting(
-        80000, "Polynomial learning rate decay steps. If equal to 0 will not do any decaying"
+        80000, "Steps of the polynomial decay of the learning rate; 0 does not decay it"
     )
     decay_power: int = setting(
-        2, "Polynomial learning rate decay power", used_with={"decay_steps": Not(0)}
+        2, "Power of the polynomial decay", used_with={"decay_steps": Not(0)}
     )
-    decay_end_lr: float = setting(0.0, "LR after the decay ends", used_with={"decay_steps": Not(0)})
+    decay_end_lr: float = setting(
+        0.0, "Learning rate after the decay", used_with={"decay_steps": Not(0)}
+    )
     optimizer: RowOptimizer = setting(
         "sgd",
         "Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad",
@@ -45,19 +46,19 @@ class OptimizerConfig:
     embedding_l2: float = setting(
         0.0,
         "Adds this times half the squared norm of all embeddings to the loss of each batch. Rows "
-        "that do not occur shrink too, so that a step takes time by the rows of the tables: for "
-        "those that are small (0.1 for ids that occur often)",
+        "that do not occur in the batch shrink too, so that a step takes time in proportion to "
+        "all rows: for small tables (0.1 for ids that occur often)",
     )
     reset_embeddings: bool = setting(
         False,
-        "Draw the embeddings anew before each epoch but the first: the MLPs train for several "
-        "epochs, the embeddings for one, so that rare ids are not memorised (MEDA, "
+        "Initialise the embeddings again before each epoch except the first: the MLPs train for "
+        "several epochs, the embeddings for one, so that rare ids are not memorised (MEDA, "
         "arXiv:2305.19531)",
     )
     plateau_factor: float = setting(
         1.0,
-        "Factor of the learning rate after each evaluation without a better one; "
-        "with --reset_embeddings those at the ends of epochs",
+        "Multiplies the learning rate after each evaluation that is not the best so far; with "
+        "--reset_embeddings, only evaluations at the ends of epochs count",
     )
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class OptimizerConfig:
         if self.embedding_l2 and self.embedding_weight_decay:
             raise UserError(
                 "`embedding_l2` shrinks all rows, `embedding_weight_decay` those of the batch: set "
-                "one of them",
+                "only one of them",
                 settings=("embedding_l2", "embedding_weight_decay"),
             )
         if not 0 < self.plateau_factor <= 1:
@@ -86,21 +87,21 @@ class PrecisionConfig(PrecisionSettings):
 
     amp_dtype: AmpDtype = setting(
         "float16",
-        "Type of the matrix products under --amp; bfloat16 needs no loss scale",
+        "Type of matrix products under --amp; bfloat16 does not need a loss scale",
         used_with={"amp": Not(False)},
     )
     loss_scale: float = setting(
         1024.0,
-        "Static loss scale for Mixed Precision Training",
+        "Static loss scale for mixed precision",
         used_with={"amp": Not(False), "amp_dtype": ("float16",)},
     )
     tf32: bool = setting(
-        False, "Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU", resumable=True
+        False, "Multiply float32 matrices in TF32 (10 bits of mantissa) on a GPU", resumable=True
     )
     quantize: Literal["none", "int8"] = setting(
         "none",
-        "int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated on the "
-        "first training rows; --mode test prints what it costs",
+        "int8: also test or measure the model with 8-bit tables and MLPs (CPU), calibrated on the "
+        "first training rows; --mode test prints the loss of quality",
         resumable=True,
     )
 

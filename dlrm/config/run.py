@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The course of a run: mode, steps, evaluations, checkpoints."""
+"""Settings of a run: mode, steps, evaluations, checkpoints."""
 
 import dataclasses
 from typing import Literal
@@ -20,39 +20,40 @@ class RunConfig(RunSettings):
 
     mode: Mode = setting(
         "train",
-        "Select task to be performed; test prints AUC, log loss, normalised entropy and "
-        "calibration, the predicted clicks over the clicks: above 1 too many are predicted",
+        "Task to run; test prints AUC, log loss, normalised entropy and calibration (predicted "
+        "clicks divided by clicks: above 1, the model predicts too many)",
         resumable=True,
     )
     epochs: int = setting(1, "Number of epochs to train for", resumable=True)
     test_after: float = setting(
         0.0,
-        "Don't test the model unless this many epochs has been completed",
+        "Do not test the model before this many epochs are completed",
         resumable=True,
         used_with={"mode": ("train",)},
     )
     patience: int | None = setting(
         None,
-        "Stop after this many evaluations in a row without a better one (--best_by); with "
-        "--reset_embeddings only those at the ends of epochs count, and each end is evaluated",
+        "Stop after this many evaluations in a row that are not better than the best one "
+        "(--best_by); with --reset_embeddings, only those at the ends of epochs count, and each "
+        "end is evaluated",
         resumable=True,
         used_with={"mode": ("train",)},
     )
     best_by: BestBy = setting(
         "auc",
-        "Metric by which an evaluation is better than the others, for the best checkpoint, "
-        "--patience and --plateau_factor; log_loss stops before the probabilities overfit",
+        "Metric that compares evaluations, for the best checkpoint, --patience and "
+        "--plateau_factor; log_loss stops before the probabilities overfit",
     )
     auc_threshold: float | None = setting(
         None,
-        "Stop the training after achieving this AUC",
+        "Stop training when this AUC is reached",
         resumable=True,
         used_with={"mode": ("train",)},
     )
     placement: str | None = setting(
         None,
-        "JSON file with the placement of the tables on several processes, as python -m "
-        "dlrm.scripts.plan_placement writes it; by default it is planned",
+        "JSON file with the placement of the tables on several processes, written by python -m "
+        "dlrm.scripts.plan_placement; by default, the run plans one",
         resumable=True,
     )
     cuda_graphs: bool = setting(
@@ -64,28 +65,28 @@ class RunConfig(RunSettings):
     )
     print_freq: int = setting(
         200,
-        "Number of optimizations steps between printing training status to stdout",
+        "Optimizer steps between prints of the training status",
         resumable=True,
     )
     load_checkpoint_path: str | None = setting(
         None,
-        "Path from which to load a checkpoint: one step_* folder, the folder of a run (its best "
-        "evaluated checkpoint is taken), or a folder in NVIDIA's layout",
+        "Checkpoint to load: one step_* folder, the folder of a run (loads its best evaluated "
+        "checkpoint), or a folder in NVIDIA's layout",
         resumable=True,
     )
     gauc_by: str | None = setting(
         None,
-        "Also report the AUC grouped by this categorical feature (GAUC), such as the user, or by "
-        "the group of a schema. Id 0 is skipped if it means missing, rare or unseen",
+        "Also report the AUC within the groups of this categorical feature (GAUC), such as the "
+        "user, or of a schema's group. Skips id 0 if it means missing, rare or unseen",
         resumable=True,
         used_with={"mode": ("test",)},
     )
     baselines: tuple[str, ...] = setting(
         _BASELINES,
-        "What a test, and the end of a training, compares with, beside the constant click rate: "
-        f"{' | '.join(_BASELINES)}. They are fitted to the training rows, in seconds, on one "
-        "process; lightgbm where it is installed. Empty for none, as under --run_benchmark where "
-        "this is not given",
+        "Models to compare with in a test and at the end of training, in addition to the constant "
+        f"click rate: {' | '.join(_BASELINES)}. They are fitted to the training rows in seconds, "
+        "in runs of one process; lightgbm only if it is installed. Empty turns this off, which is "
+        "the default under --run_benchmark",
         resumable=True,
         used_with={"mode": ("train", "test")},
     )
@@ -98,26 +99,26 @@ class RunConfig(RunSettings):
     )
     save_checkpoint_path: str | None = setting(
         None,
-        "Path to which to save the training checkpoints",
+        "Folder in which to save the checkpoints of training",
         resumable=True,
         used_with={"mode": ("train",)},
     )
     output_dir: str = setting(
         "/tmp",
-        "Path where to save the checkpoints when it is given without --save_checkpoint_path; a "
-        "relative --save_checkpoint_path is taken inside it",
+        "If given without --save_checkpoint_path, the folder in which to save checkpoints; a "
+        "relative --save_checkpoint_path is inside it",
         resumable=True,
         used_with={"mode": ("train",)},
     )
     inference_benchmark_batch_sizes: tuple[int, ...] = setting(
         (1, 64, 4096),
-        "Batch sizes for inference throughput and latency measurements",
+        "Batch sizes at which to measure the throughput and latency of inference",
         resumable=True,
         used_with={"mode": ("inference_benchmark",)},
     )
     inference_benchmark_steps: int = setting(
         200,
-        "Number of steps for measuring inference latency and throughput",
+        "Steps over which to measure the throughput and latency of inference",
         resumable=True,
         used_with={"mode": ("inference_benchmark",)},
     )
@@ -136,6 +137,6 @@ class RunConfig(RunSettings):
         if self.auc_threshold is not None and self.best_by != "auc":
             raise UserError(
                 f"`auc_threshold` ends a run by its best AUC, but `best_by` is {self.best_by}: "
-                "drop one of them",
+                "remove one of them",
                 settings=("auc_threshold", "best_by"),
             )

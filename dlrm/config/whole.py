@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All settings of a run, and what they refuse together."""
+"""All settings of a run, with checks of their combinations."""
 
 import dataclasses
 from pathlib import Path
@@ -41,8 +41,8 @@ class DlrmConfig(Config):
         for name in ("test_freq", "patience", "auc_threshold"):
             if self.run.test_after > self.run.epochs and getattr(self.run, name) is not None:
                 raise UserError(
-                    f"`{name}` is of evaluations, and there is none before `test_after` "
-                    f"{self.run.test_after:g} of `epochs` {self.run.epochs}",
+                    f"`{name}` needs evaluations, but the run ends after `epochs` "
+                    f"{self.run.epochs}, before `test_after` {self.run.test_after:g}",
                     settings=(name, "test_after", "epochs"),
                 )
         if self.run.mode == "predict":
@@ -58,11 +58,11 @@ class DlrmConfig(Config):
             )
         if self.precision.amp:
             raise UserError(
-                "`quantize` and `amp` exclude each other; drop one", settings=("quantize", "amp")
+                "`quantize` and `amp` exclude each other; remove one", settings=("quantize", "amp")
             )
         if self.model.batch_norm:
             raise UserError(
-                "`quantize` does not know the layers of `batch_norm`",
+                "`quantize` does not support the layers of `batch_norm`",
                 settings=("quantize", "batch_norm"),
             )
 

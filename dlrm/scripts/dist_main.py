@@ -8,7 +8,7 @@ from dlrm.scripts.flags import PRESETS
 from dlrm.scripts.main import start
 
 DEFAULTS = "terabyte_3"
-"""Preset whose settings replace the defaults of `dlrm.scripts.main`."""
+"""Preset with defaults that replace those of `dlrm.scripts.main`."""
 
 if __name__ == "__main__":
     start(**PRESETS.read(DEFAULTS).values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of the DLRM programs: a flag per setting, and presets."""
+"""Flags of the DLRM programs: one flag per setting, and presets."""
 
 import itertools
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ _THEIR_VALUES = {
     "dataset_type": {"parametric": "split"},
     "embedding_type": {"custom_cuda": "joint_fused"},
 }
-"""Flag -> value of NVIDIA's later versions -> ours."""
+"""{flag: {value in NVIDIA's later versions: our value}}."""
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
@@ -35,17 +35,17 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
 
     Args:
         flag_values: absl's registry of flags.
-        **defaults: setting=default, where a program's default differs from the config's.
+        **defaults: setting=default, for each default that differs from the config's.
     """
     settings_flags.define_flags(flag_values, SECTIONS, defaults=defaults, short_names=_SHORT_NAMES)
     names = ", ".join(PRESETS.names())
     flags.DEFINE_string(
         "preset",
         None,
-        f"Settings that belong together: {names}, a YAML file, or {AUTO}, which chooses them by "
-        "the dataset and its validation split; flags that are given override it. By default "
-        f"{AUTO} to train on a dataset that a schema made, unless a setting of the model (but "
-        "--seeds) or the optimizer, or a checkpoint to load, is given",
+        f"Set of settings: {names}, a YAML file, or {AUTO}, which chooses settings by the dataset "
+        "and its validation split; flags that you give override the preset. The default is "
+        f"{AUTO} if you train on a dataset made with a schema and give no setting of the model "
+        "(except --seeds) or the optimizer and no checkpoint to load",
         flag_values=flag_values,
         module_name="Preset",
     )
@@ -56,7 +56,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
 
 
 class _TheirEnum(flags.EnumParser):
-    """A parser of choices that takes NVIDIA's names for ours."""
+    """A parser of choices that also accepts NVIDIA's names for them."""
 
     def __init__(self, choices: list[str], theirs: Mapping[str, str]) -> None:
         super().__init__(choices)
@@ -68,9 +68,9 @@ class _TheirEnum(flags.EnumParser):
 
 
 def take_default_preset(flag_values: flags.FlagValues) -> None:
-    """Sets `preset` where none is given: auto, or none.
+    """Sets `preset` to auto or None if the user gave none.
 
-    A command may have auto as its default, for a dataset of any kind.
+    If auto is the command's own default, it applies to datasets of any kind.
     """
     preset = flag_values["preset"]
     if not preset.present:
@@ -80,7 +80,7 @@ def take_default_preset(flag_values: flags.FlagValues) -> None:
 
 
 def describe(flag_values: flags.FlagValues) -> None:
-    """Shows in the help which settings the preset chooses."""
+    """Marks in the help which settings the preset chooses."""
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     preset = flag_values["preset"]
     if preset.value is not None and (preset.present or choice.is_open(values, explicit)):
@@ -89,7 +89,7 @@ def describe(flag_values: flags.FlagValues) -> None:
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
-    """Builds the config from parsed flags; of auto the one that needs no race.
+    """Builds the config from parsed flags; for auto, that of its first candidate.
 
     Raises:
         UserError: a value is refused, or two flags contradict each other.
@@ -101,12 +101,12 @@ def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
 def refuse_unused(
     flag_values: flags.FlagValues, config: DlrmConfig, searched: Collection[str] = ()
 ) -> None:
-    """Refuses flags that do nothing under a config; see `recsys.flags.refuse_unused`.
+    """Refuses flags that have no effect under a config; see `recsys.flags.refuse_unused`.
 
     Args:
         flag_values: parsed flags.
         config: settings of the run, from these flags.
-        searched: settings that trials try values of.
+        searched: settings whose values a search tries.
     """
     later = set(searched)
     if config.run.load_checkpoint_path is not None or flag_values["preset"].value == AUTO:
@@ -118,10 +118,10 @@ def refuse_unused(
 def contenders_from_flags(
     flag_values: flags.FlagValues,
 ) -> tuple[Choice, list[Contender], set[str]]:
-    """Builds the configs that `--preset auto` may take.
+    """Builds the configs that `--preset auto` chooses from.
 
     Returns:
-        (the choice, its candidates, settings that the user gave).
+        (the choice, its distinct candidates, names of the settings that the user gave).
 
     Raises:
         UserError: a value is refused, or two flags contradict each other.
@@ -131,7 +131,7 @@ def contenders_from_flags(
     found: list[Contender] = []
     for candidate in chosen.candidates:
         contender = _contender(candidate, values, given)
-        # Candidates may differ in what the user gave alone.
+        # Candidates may differ only in settings that the user gave.
         if contender.config not in [other.config for other in found]:
             found.append(contender)
     return chosen, found, given
@@ -147,7 +147,7 @@ def _contender(candidate: Candidate, values: Mapping[str, Any], given: set[str])
 
 
 def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:
-    """Returns the settings of each candidate of `--preset auto`; none without it."""
+    """Returns the settings of each candidate of `--preset auto`; empty for another preset."""
     if flag_values["preset"].value != AUTO:
         return []
     values, given = settings_flags.values_from_flags(flag_values, SECTIONS)
@@ -164,11 +164,12 @@ def _preset_of(settings: dict[str, Any]) -> Preset:
 
 
 def command_of(config: DlrmConfig, given: set[str]) -> str:
-    """Returns the command that makes the run of a config without `--preset auto`.
+    """Returns the command for the run of a config without `--preset auto`.
 
     Args:
         config: settings of the run.
-        given: those that the user gave; of the others the defaults are left out.
+        given: names of the settings that the user gave; others are left out if they have their
+            defaults.
     """
     values = config.to_dict()
     told = {
@@ -189,10 +190,11 @@ def values_from_flags(flag_values: flags.FlagValues) -> tuple[dict[str, Any], se
 
     Returns:
         ({setting: value}, names of the settings that the user or the preset gave, the settings
-        that were taken from the preset; of auto those that need no race).
+        taken from the preset; for auto, from its first candidate).
 
     Raises:
-        UserError: a list holds something that is no integer, or two flags contradict each other.
+        UserError: a list contains something other than integers, or two flags contradict each
+            other.
     """
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
     auto.budget_from_flags(flag_values, "preset")

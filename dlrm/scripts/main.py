@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains, tests or benchmarks a DLRM, or predicts with it.
+"""Trains, tests, benchmarks or predicts with a DLRM.
 
 python -m dlrm.scripts.main --mode train --dataset /data/dlrm/binary_dataset
 """
@@ -19,11 +19,11 @@ from recsys.auto import AUTO, budget_from_flags
 
 
 def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> None:
-    """Runs the mode that `--mode` names.
+    """Runs the task of `--mode`.
 
     Args:
         flag_values: parsed flags.
-        has_own_defaults: the program has defaults of its own in place of those of the dataset.
+        has_own_defaults: whether the program has its own defaults, which replace `--preset auto`.
     """
     if not has_own_defaults:
         dlrm_flags.take_default_preset(flag_values)
@@ -32,7 +32,7 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
     if flag_values["preset"].value == AUTO:
         config = _auto(flag_values)
     config.require_inputs()
-    # With torch, which takes seconds: a typo is refused before.
+    # These import torch, which takes seconds; a typo has been refused before.
     from dlrm.recipe import DlrmRecipe, join_run
     from recsys.train.run import Run, execute
 
@@ -56,7 +56,7 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
 
 
 def _auto(flag_values: flags.FlagValues) -> DlrmConfig:
-    """Returns the config that `--preset auto` takes, after a race if there are several."""
+    """Returns the config that `--preset auto` chooses, after a race if there are several."""
     budget = budget_from_flags(flag_values, "preset")
     chosen, contenders, given = dlrm_flags.contenders_from_flags(flag_values)
     is_first = os.environ.get("RANK", "0") == "0"
@@ -66,11 +66,11 @@ def _auto(flag_values: flags.FlagValues) -> DlrmConfig:
     if chosen.is_made:
         return config
     if len(contenders) > 1 or contenders[0].refined is not None:
-        from dlrm.auto.race import race  # with torch
+        from dlrm.auto.race import race  # imports torch
 
         name, config = race(contenders, given, budget, print_line)
     networks = f", {config.model.seeds} networks" if config.model.seeds > 1 else ""
-    print_line(f"Auto: takes the settings for {name}{networks}. Without the choice:")
+    print_line(f"Auto: takes the settings for {name}{networks}. To train without this choice:")
     print_line(dlrm_flags.command_of(config, given))
     return config
 
@@ -79,7 +79,7 @@ def start(**defaults: Any) -> None:
     """Parses the command line and runs the program.
 
     Args:
-        **defaults: setting=default, where the program's default differs from the config's.
+        **defaults: setting=default, for each default that differs from the config's.
     """
     values = program.new_flags()
     define_flags(values, **defaults)

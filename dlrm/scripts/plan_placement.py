@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the placement of NVIDIA's DLRM on devices, for any described machine.
+"""Plans the placement of NVIDIA's DLRM on the devices of a machine that the flags describe.
 
 python -m dlrm.scripts.plan_placement --world_size 16 --hbm_gib 141
 """
@@ -31,16 +31,16 @@ CRITEO_CAP_40M = (
     *(39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10),
     *(2208, 11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36),
 )
-"""Table sizes of the same set with ids modulo 40,000,000, as MLPerf v1 trains it."""
+"""Table sizes of the same set with ids modulo 40,000,000, as in MLPerf v1."""
 
 CRITEO_LIMIT_3 = (
     *(40553731, 36277, 17215, 7380, 20152, 4, 7113, 1458, 63, 25771174, 1307083, 313515, 11),
     *(2209, 11267, 126, 4, 972, 15, 46585141, 10069807, 35020192, 418728, 12476, 102, 35),
 )
-"""Estimated sizes with --frequency_limit 3: only their sum is published, 82 GB at 128 columns.
+"""Estimated sizes with --frequency_limit 3; only their sum is published, 82 GB at 128 columns.
 
-Each is interpolated in logarithms between the published sizes with limits 15 and 0, all with the
-one weight that gives this sum.
+Each is interpolated logarithmically between the published sizes with limits 15 and 0. All use the
+same weight, chosen so that the sum is as published.
 """
 
 KNOWN_TABLES = {
@@ -55,27 +55,27 @@ class PlanOptions:
     """Settings of this program."""
 
     dataset: Path | None = setting(
-        None, "Folder with feature_spec.yaml, for the sizes of its tables"
+        None, "Folder with a feature_spec.yaml, from which to take the sizes of the tables"
     )
     tables: str = setting(
         "criteo_limit_15",
         f"Rows of each table, comma-separated, or one of {', '.join(KNOWN_TABLES)}",
         used_with={"dataset": (None,)},
     )
-    placement: Path | None = setting(None, "File to write the plan to")
+    placement: Path | None = setting(None, "File in which to write the plan")
     world_size: int = setting(8, "Number of devices")
-    ranks_per_node: int = setting(8, "Devices that fast links connect")
+    ranks_per_node: int = setting(8, "Devices connected by fast links")
     hbm_gib: float = setting(141, "Memory of a device, in GiB")
-    hbm_gb_per_s: float = setting(4300, "Memory bandwidth that lookups reach, in GB/s")
-    node_gb_per_s: float = setting(350, "Bandwidth from a device to others of its node, in GB/s")
+    hbm_gb_per_s: float = setting(4300, "Memory bandwidth reached by lookups, in GB/s")
+    node_gb_per_s: float = setting(350, "Bandwidth from a device to others in its node, in GB/s")
     network_gb_per_s: float = setting(40, "Bandwidth from a device to other nodes, in GB/s")
     tflop_per_s: float = setting(400, "Speed of a device in training, in TFLOP/s")
-    batch_size: int = setting(65536, "Samples of a step, of all devices together")
+    batch_size: int = setting(65536, "Samples per step, over all devices")
     wire_bytes: int = setting(2, "Bytes of an exchanged number: 2 under --amp")
 
 
 SECTIONS: dict[type, str] = {PlanOptions: "plan"}
-"""Sections of the flags -> their headings."""
+"""{section of the flags: heading}."""
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -88,8 +88,8 @@ def _sizes(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(","))
     except ValueError as error:
         raise UserError(
-            f"`tables` must be whole numbers, comma-separated, got {text!r}; known are "
-            f"{', '.join(KNOWN_TABLES)}",
+            f"`tables` must be comma-separated whole numbers or one of {', '.join(KNOWN_TABLES)}, "
+            f"got {text!r}",
             setting="tables",
         ) from error
 
@@ -127,7 +127,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line; returns the exit status."""
+    """Runs the program; returns the exit status."""
     values = program.new_flags()
     define_flags(values)
     return program.run_command(run, values, argv, __doc__)

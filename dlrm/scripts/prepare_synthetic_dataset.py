@@ -13,9 +13,9 @@ from recsys import program
 
 
 def run(flag_values: flags.FlagValues) -> None:
-    """Writes the dataset of the --synthetic_* flags; never into an existing folder."""
+    """Writes the dataset that the --synthetic_* flags describe; never into an existing folder."""
     config = config_from_flags(flag_values)
-    from dlrm.data.synthetic import write_dataset_of  # with torch
+    from dlrm.data.synthetic import write_dataset_of  # imports torch
 
     write_dataset_of(config)
     rows, folder = config.data.synthetic_dataset_num_entries, config.data.synthetic_dataset_dir

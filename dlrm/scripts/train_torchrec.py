@@ -4,7 +4,7 @@
 torchrun --nproc_per_node 8 -m dlrm.scripts.train_torchrec \
     --binary_path /data/criteo_binary/split --learning_rate 1.0 --batch_size 256
 
-Its flags are translated into settings of DLRM; every flag of `dlrm.scripts.main` can be given too.
+Its flags become settings of DLRM; every flag of `dlrm.scripts.main` works too.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from recsys.errors import UserError
 from recsys.settings import Not, setting
 from recsys.train.run_log import Resumed, RunLog
 
-if TYPE_CHECKING:  # with torch, which takes seconds: a typo is refused before
+if TYPE_CHECKING:  # these import torch, which takes seconds; a typo is refused before
     from dlrm.train.evaluate import SplitScores
     from recsys.train.processes import Processes
 
@@ -33,7 +33,7 @@ NUM_CATEGORICAL = 26
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TorchRecFlags:
-    """Flags that TorchRec's example names differently, with its defaults."""
+    """Flags that have another name in TorchRec's example, with its defaults."""
 
     binary_path: str = setting(
         "/data/criteo_1tb/criteo_binary/split/",
@@ -41,8 +41,8 @@ class TorchRecFlags:
     )
     num_embeddings: int | None = setting(
         None,
-        "Rows of each of the 26 tables, where --num_embeddings_per_feature is not given; by "
-        "default the cardinalities of the dataset's feature specification",
+        "Rows of each of the 26 tables, unless --num_embeddings_per_feature is given; by default "
+        "the cardinalities of the dataset's feature specification",
     )
     dense_arch_layer_sizes: tuple[int, ...] = setting(
         (512, 256, 128), "Layer sizes of the dense arch: --bottom_mlp_sizes"
@@ -50,26 +50,26 @@ class TorchRecFlags:
     over_arch_layer_sizes: tuple[int, ...] = setting(
         (1024, 1024, 512, 256, 1), "Layer sizes of the over arch: --top_mlp_sizes"
     )
-    learning_rate: float = setting(15.0, "Learning rate, the same all along: --lr")
-    change_lr: bool = setting(False, "Change the learning rate once, part way through training")
+    learning_rate: float = setting(15.0, "Constant learning rate: --lr")
+    change_lr: bool = setting(False, "Change the learning rate once during training")
     lr_change_point: float = setting(
         0.8,
-        "Fraction of the steps of all epochs after which --change_lr changes the rate",
+        "Fraction of the steps of all epochs after which --change_lr changes the learning rate",
         used_with={"change_lr": Not(False)},
     )
     lr_after_change_point: float = setting(
         3.0,
-        "Learning rate after the change of --change_lr",
+        "Learning rate after the change by --change_lr",
         used_with={"change_lr": Not(False)},
     )
     validation_freq_within_epoch: int = setting(
-        10000, "Steps between evaluations on the validation split within an epoch: --test_freq"
+        10000, "Steps between evaluations on the validation split during an epoch: --test_freq"
     )
     throughput_check_freq_within_epoch: int = setting(
         1000, "Steps between prints of the throughput: --print_freq"
     )
     adagrad: bool = setting(
-        False, "Adagrad, row by row in the tables, instead of SGD: --optimizer rowwise_adagrad"
+        False, "Use Adagrad, row-wise in the tables, instead of SGD: --optimizer rowwise_adagrad"
     )
 
 
@@ -83,7 +83,7 @@ SAME_AS = {
     "validation_freq_within_epoch": "test_freq",
     "throughput_check_freq_within_epoch": "print_freq",
 }
-"""Flag of TorchRec -> DLRM's name of the same setting."""
+"""{TorchRec's flag: DLRM's name of the same setting}."""
 
 DEFAULTS = {
     "batch_size": 32,
@@ -93,7 +93,7 @@ DEFAULTS = {
     "warmup_steps": 0,
     "decay_steps": 0,
     "eval_split": "validation",
-    "baselines": (),  # the example compares with none
+    "baselines": (),  # the example has no baselines
 }
 """Defaults that differ from those of `dlrm.scripts.main`."""
 
@@ -105,7 +105,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> DlrmConfig:
-    """Builds the config from parsed flags, without --change_lr.
+    """Builds the config from parsed flags; ignores --change_lr.
 
     Raises:
         UserError: a value is refused, or two flags contradict each other.
@@ -142,9 +142,9 @@ def with_rate_change(config: DlrmConfig, steps: int, point: float, rate: float) 
 
     Args:
         config: settings of the run.
-        steps: those of all epochs.
-        point: fraction of them, in [0, 1].
-        rate: learning rate after that step.
+        steps: number of steps of all epochs.
+        point: fraction of these steps, in [0, 1], after which the rate changes.
+        rate: learning rate after the change.
     """
     start = int(steps * Fraction(str(point)))  # .29 of 100 is 29
     decay = {"decay_start_step": start, "decay_steps": 1, "decay_end_lr": rate}
@@ -156,8 +156,8 @@ def throughput_lines(step: int, batch_size: int, step_time: float) -> list[str]:
 
     Args:
         step: steps of the run so far.
-        batch_size: samples of a step, of all ranks.
-        step_time: mean seconds of a step since the last print, waiting for data included.
+        batch_size: samples per step, over all ranks.
+        step_time: mean seconds per step since the last print, including waiting for data.
     """
     throughput = {
         "throughput-throughput|total_examples": step * batch_size,
@@ -179,7 +179,7 @@ class PrintedLog(RunLog):
     """A run log that also prints each record as TorchRec's example does.
 
     Args:
-        path: the log file; None (all ranks but the first) neither writes nor prints.
+        path: the log file; None (all ranks except the first) neither writes nor prints.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -206,7 +206,7 @@ class PrintedLog(RunLog):
 
 
 def with_all_processes(config: DlrmConfig, processes: "Processes") -> DlrmConfig:
-    """Multiplies the batch size, which TorchRec gives per rank, by the ranks."""
+    """Multiplies TorchRec's batch size, which is per rank, by the number of ranks."""
     batch_size = config.data.batch_size * processes.world_size
     return DlrmConfig.from_dict(config.to_dict() | {"batch_size": batch_size}, config.explicit)
 
@@ -219,7 +219,9 @@ def run(flag_values: flags.FlagValues) -> None:
     """
     config = config_from_flags(flag_values)
     if config.run.mode != "train":
-        raise UserError(f"--mode {config.run.mode}: use python -m dlrm.scripts.main")
+        raise UserError(
+            f"--mode {config.run.mode}: this program only trains; use python -m dlrm.scripts.main"
+        )
     dlrm_flags.refuse_unused(flag_values, config)
     theirs, _ = settings_flags.values_from_flags(flag_values, SECTIONS)
     settings_flags.refuse_unused(flag_values, theirs, SECTIONS)
@@ -252,7 +254,7 @@ def run(flag_values: flags.FlagValues) -> None:
         if result.reason.startswith("SIG"):
             return
         machine.print_line(
-            f"Testing the model of step {result.state.step}, the last, as TorchRec's example does"
+            f"Testing the model of the last step, {result.state.step}, as TorchRec's example does"
         )
         scores = recipe.score("test")
         if processes.is_first:
@@ -269,7 +271,7 @@ def _print_test_split(scores: "SplitScores") -> None:
 
 
 def spelled_with_two_dashes(arguments: list[str]) -> list[str]:
-    """Turns `---adagrad`, as TorchRec's page spells it, into `--adagrad`."""
+    """Turns `---adagrad`, the spelling on TorchRec's page, into `--adagrad`."""
     return [a[1:] if a.startswith("---") else a for a in arguments]
 
 
