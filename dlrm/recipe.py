@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipe of a DLRM run: data, model, training, evaluation and report."""
+"""Recipe of a DLRM run: opens data and model, trains, evaluates and reports."""
 
 import contextlib
 import dataclasses
@@ -73,10 +73,9 @@ class DlrmRecipe:
     Attributes:
         config: settings, with every default filled in.
         machine: device, precision and processes of the run.
-        dataset: the dataset of the run.
         model: the model on one device, or this rank's shard of it.
-        origin: identity of the dataset, which checkpoints keep.
-        loaded: checkpoint of `load_checkpoint_path`.
+        origin: identity of the dataset, saved in checkpoints.
+        loaded: checkpoint of `load_checkpoint_path`; None if it is not set.
     """
 
     config: DlrmConfig
@@ -105,8 +104,8 @@ class DlrmRecipe:
         dataset = OpenedDataset.open(config.data, config.model.num_numerical_features)
         if config.run.mode in ("train", "test") and not dataset.has_labels:
             raise UserError(
-                f"`dataset` {config.data.dataset}: its rows have no labels; use it with `mode` "
-                "predict",
+                f"`dataset` {config.data.dataset}: its rows have no labels; it works only with "
+                "`mode` predict",
                 settings=("dataset", "mode"),
             )
         for line in dataset.column_lines:
@@ -134,7 +133,7 @@ class DlrmRecipe:
             check_same_rows(checkpoint, self._rows(), self.config.data.dataset)
 
     def _rows(self) -> str | None:
-        """Returns the fingerprint of all rows, if the dataset records one."""
+        """Returns the fingerprint of all rows; None if the dataset does not record one."""
         return None if self.dataset.manifest is None else self.dataset.manifest.fingerprint
 
     def _check_dataset(self, checkpoint: DlrmCheckpoint) -> None:
@@ -143,7 +142,7 @@ class DlrmRecipe:
         checkpoint.check_dataset(self.origin, dataset, ignore_fingerprint=ignore)
 
     def load(self) -> None:
-        """Loads the weights of `load_checkpoint_path`, if it is set; finds the statistics of ids.
+        """Loads the weights of `load_checkpoint_path`, if set; computes the statistics of ids.
 
         Raises:
             UserError: the checkpoint is invalid, or a training file is damaged.
@@ -152,7 +151,8 @@ class DlrmRecipe:
             self._check_dataset(self.loaded)
             self.loaded.load_into(self.model)
         if self.model.id_statistics is not None and _reads_training_rows(self.config):
-            # Of a checkpoint too: its rows may be others, and in training a row is one of them.
+            # Also after loading: the training rows may be others, and training needs statistics
+            # that leave out the row itself, which checkpoints do not contain.
             reader = self.dataset.rows("train", check_ids=not self.config.model.hash_indices)
             rows = self.config.data.rows_of_epoch(reader.num_rows)
             fit_id_statistics(self.model.id_statistics, reader, rows)
@@ -162,8 +162,8 @@ class DlrmRecipe:
         folder = self.config.checkpoint_folder
         if folder and is_nvidia_checkpoint(folder):
             raise UserError(
-                f"`save_checkpoint_path`: {folder} holds a checkpoint in NVIDIA's layout, which "
-                "would be taken for that of this run; name another folder",
+                f"`save_checkpoint_path`: {folder} contains a checkpoint in NVIDIA's layout, which "
+                "would be mistaken for that of this run; choose another folder",
                 setting="save_checkpoint_path",
             )
         train_step = build_train_step(self.config, self.model, self.machine.precision)
@@ -182,20 +182,20 @@ class DlrmRecipe:
         return self._batches("train", data.batch_size, train=True, drop_last=data.drop_last)
 
     def _batches(self, split: str, batch_size: int | None = None, **how: bool) -> SplitBatches[Any]:
-        """Opens the batches of a split; see `SplitPass`. None takes `test_batch_size`."""
+        """Opens the batches of a split; see `SplitPass`. None means `test_batch_size`."""
         wanted = SplitPass(
             split=split, batch_size=batch_size or self.config.data.test_batch_size, **how
         )
         return open_batches(self.config, self.dataset, wanted, self.model, self.machine.device)
 
     def _check_splits(self, training_rows: int) -> tuple[int, Metric]:
-        """Refuses splits that training or evaluation could not read to their ends.
+        """Refuses splits that training or evaluation could not read completely.
 
         Args:
-            training_rows: rows of an epoch of training.
+            training_rows: number of rows in a training epoch.
 
         Returns:
-            (rows of the training split, metric that chooses the best checkpoint).
+            (number of rows in the training split, metric that chooses the best checkpoint).
         """
         run, data, print_line = self.config.run, self.config.data, self.machine.print_line
         metric = _METRICS[run.best_by]
@@ -212,14 +212,14 @@ class DlrmRecipe:
         )
         train = check("train", training_rows)
         if train.only_class:
-            print_line(f"The train split has {train.only_class}: it teaches nothing but that")
+            print_line(f"The train split has {train.only_class}: the model learns only that")
         if run.test_after <= run.epochs:
             evaluated = check(data.eval_split, None)
             if evaluated.only_class:
                 print_line(undefined_auc(data.eval_split, evaluated.only_class))
                 if metric is _AUC:
                     metric = _LOG_LOSS
-                    print_line(f"The {metric.name} chooses the best checkpoint in its place")
+                    print_line(f"The {metric.name} chooses the best checkpoint instead")
         return train.num_rows, metric
 
     def score(
@@ -230,8 +230,8 @@ class DlrmRecipe:
         """Evaluates the model on a split; see `score_split`.
 
         Args:
-            split: None takes `eval_split`.
-            groups_of: groups for the AUC within them.
+            split: None means `eval_split`.
+            groups_of: see `score_split`.
         """
         return score_split(
             self.model,
@@ -243,9 +243,9 @@ class DlrmRecipe:
         )
 
     def explanation(self) -> Mapping[str, Any]:
-        """Computes calibration and importance for the page of a run.
+        """Computes calibration and importance for the page of a run; see `explain`.
 
-        Several processes compute nothing: none has all columns of a row.
+        With several processes, it returns nothing: none of them has all columns of a row.
         """
         if not isinstance(self.model, Dlrm):
             return {}
@@ -255,8 +255,8 @@ class DlrmRecipe:
     def test(self) -> Mapping[str, Any]:
         """Evaluates the model; prints the metrics and returns them.
 
-        With `quantize` the model is evaluated a second time, in 8 bits; the metrics of that have
-        names that begin with `int8_`.
+        With `quantize`, the model is evaluated a second time, in 8 bits; the names of these
+        metrics begin with `int8_`.
         """
         scores = self.score(groups_of=self._split_test.groups_of())
         values = self._split_test.report(scores, "Finished testing")
@@ -273,7 +273,7 @@ class DlrmRecipe:
         quantized = self.score()
         in_8_bits = self._split_test.report(quantized, "In 8 bits")
         change = quantized.metrics.auc - scores.metrics.auc
-        self.machine.print_line(f"8 bits change the AUC by {change:+.6f}")
+        self.machine.print_line(f"Quantizing to 8 bits changes the AUC by {change:+.6f}")
         return values | {f"int8_{name}": value for name, value in in_8_bits.items()}
 
     @property
@@ -282,12 +282,12 @@ class DlrmRecipe:
         return SplitTest(config.data, self.dataset, config.run.gauc_by, self.machine.print_line)
 
     def report_health(self, metrics: ClickMetrics | None, training_rows: int | None = None) -> None:
-        """Prints what is wrong with the model or its data; see `SplitTest.report_health`."""
+        """Prints problems of the model or its data; see `SplitTest.report_health`."""
         if not self.config.data.is_synthetic and self.machine.processes.is_first:
             self._split_test.report_health(metrics, training_rows)
 
     def has_company(self) -> bool:
-        """Returns True if tests compare with `baselines`; of several processes it says why not."""
+        """Returns True if tests compare with `baselines`; prints why several processes do not."""
         config = self.config
         is_timed = config.measure.run_benchmark and "baselines" not in config.explicit
         if config.data.is_synthetic or is_timed or not config.run.baselines:
@@ -300,10 +300,10 @@ class DlrmRecipe:
         return True
 
     def company(self, scores: SplitScores) -> Mapping[str, Any]:
-        """Prints a test of `eval_split` beside the `baselines`; returns the values to log.
+        """Compares a test of `eval_split` with the `baselines`; returns the values to log.
 
-        Generated rows have none, for they teach nothing; several processes neither, whose logits
-        are in another order than the rows.
+        There is no comparison on generated rows, which are random, or with several processes,
+        whose logits are not in the order of the rows.
         """
         if not self.has_company():
             return {}
@@ -330,7 +330,7 @@ class DlrmRecipe:
         )
 
     def _quantize(self) -> str:
-        """Turns the model into one of 8 bits; returns a message."""
+        """Quantizes the model to 8 bits; returns a message."""
         assert isinstance(self.model, Dlrm)
         tables = quantize(self.model, self._batches("train").batches())
         return (
@@ -343,7 +343,7 @@ class DlrmRecipe:
         return () if self.config.precision.quantize == "none" else (self._quantize(),)
 
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
-        """Returns calls that each predict a batch of the evaluation split."""
+        """Returns functions; each predicts a batch of the evaluation split."""
         self.model.eval()
         split = self.config.data.eval_split
         try:
@@ -372,9 +372,9 @@ class DlrmTraining:
         source: training batches.
         train_step: the eager training step, which owns the optimizers.
         step: the step that the loop calls: `train_step`, or its replay from a CUDA graph.
-        num_rows: rows of the training split.
-        metric: the metric that chooses the best checkpoint.
-        tests: value of `metric` and metrics of each evaluation of this process.
+        num_rows: number of rows in the training split.
+        metric: chooses the best checkpoint.
+        tests: (value of `metric`, all metrics) of each evaluation by this process.
     """
 
     recipe: DlrmRecipe
@@ -401,7 +401,7 @@ class DlrmTraining:
 
     @property
     def cadence(self) -> LoopConfig:
-        """Frequencies of printing, evaluating and saving, and the last step."""
+        """When to print, evaluate, save and end."""
         run = self.recipe.config.run
         return LoopConfig(
             epochs=run.epochs,
@@ -411,7 +411,8 @@ class DlrmTraining:
             metric_threshold=run.auc_threshold,
             patience=run.patience,
             plateau_factor=self.recipe.config.optimizer.plateau_factor,
-            # New embeddings are worse than those of a whole epoch until they saw one themselves.
+            # New embeddings score worse than those of the last epoch until they have trained for
+            # a whole epoch themselves.
             only_epoch_ends_count=self.recipe.config.optimizer.reset_embeddings,
             print_freq=run.print_freq,
             save_freq=run.save_freq,
@@ -431,7 +432,7 @@ class DlrmTraining:
         more = "`epochs` or a smaller `batch_size`"
         if steps < self.cadence.epochs * source.num_batches:
             more = "`max_steps`"
-        few = f"; {steps} steps are few: more {more} would teach more"
+        few = f"; {steps} steps are few: with more {more} the model would learn more"
         return (
             f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch"
             f"{left_out}, {len(sizes)} tables with {sum(sizes)} rows, on "
@@ -440,17 +441,18 @@ class DlrmTraining:
         )
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draws the embeddings anew if `reset_embeddings` is set."""
+        """Initialises the embeddings again if `reset_embeddings` is set."""
         if self.recipe.config.optimizer.reset_embeddings and epoch > 0:
             machine = self.recipe.machine
-            # Below zero, where no step is: a resumed run draws what an uninterrupted one does.
+            # Steps are not negative, so these draws differ from theirs. A resumed run draws the
+            # same as an uninterrupted one.
             seed_draws(machine.device, self.recipe.config.run.seed, machine.processes.rank, -epoch)
             self.recipe.model.reset_embeddings()
             if self.train_step.embedding_optimizer is not None:
                 self.train_step.embedding_optimizer.reset()
 
     def count(self, batch: Batch[Any]) -> Mapping[str, int]:
-        """Counts the samples of a batch."""
+        """Returns the number of samples in a batch."""
         return {"samples": len(batch)}
 
     def evaluate(self, epochs_done: int) -> Evaluation:
@@ -467,11 +469,11 @@ class DlrmTraining:
         return Evaluation(compared, dataclasses.asdict(metrics), scores.samples_per_s)
 
     def keep_best(self) -> None:
-        """Does nothing: `report` tests no model."""
+        """Does nothing: `report` does not test the model."""
 
     @contextlib.contextmanager
     def saved(self) -> Iterator[SavedState]:
-        """Yields weights and optimizer states to save; draws follow from the step."""
+        """Yields weights and optimizer states to save; random draws follow from the step."""
         recipe = self.recipe
         state = saved_state(recipe.model, self.train_step, recipe.machine.processes)
         rows = recipe._rows()
@@ -482,7 +484,7 @@ class DlrmTraining:
         """Restores the state of a checkpoint.
 
         Raises:
-            CheckpointError: its epochs had more or fewer batches.
+            CheckpointError: its epochs had another number of batches.
         """
         config = self.recipe.config
         if not config.run.ignore_fingerprint:
@@ -522,19 +524,19 @@ class DlrmTraining:
     def _test_of_kept(
         self, best_metric: float, folder: CheckpointFolder | None
     ) -> ClickMetrics | None:
-        """Returns the metrics of the model that is kept; None if an earlier process tested it.
+        """Returns the metrics of the kept model; None if an earlier process tested it.
 
-        Without a folder, or an evaluation with a figure, it is that of the last step.
+        Without a folder, or if no evaluation gave a number, the model of the last step is kept.
         """
         if folder is None or not math.isfinite(best_metric):
             return self.tests[-1][1]
         return next((metrics for value, metrics in self.tests if value == best_metric), None)
 
     def _compare_and_explain(self, step: int, folder: CheckpointFolder | None) -> Mapping[str, Any]:
-        """Compares and explains the model that a test of the folder takes.
+        """Compares and explains the model that a test of the folder would load.
 
-        Without a folder it is that of the last step. One that was never evaluated is not compared,
-        and several processes do neither.
+        Without a folder, it is the model of the last step. A model that was never evaluated is not
+        compared. Several processes do neither.
         """
         recipe, config = self.recipe, self.recipe.config
         model, print_line = recipe.model, recipe.machine.print_line
@@ -557,7 +559,7 @@ class DlrmTraining:
 
 
 def _learns_knots(config: DlrmConfig) -> bool:
-    """Returns whether knots of numbers come from the training rows, not from a checkpoint."""
+    """Returns True if the knots of numbers come from the training rows, not a checkpoint."""
     return (
         config.model.numerical_embedding != "none"
         and config.run.load_checkpoint_path is None
@@ -566,5 +568,5 @@ def _learns_knots(config: DlrmConfig) -> bool:
 
 
 def _reads_training_rows(config: DlrmConfig) -> bool:
-    """Returns whether the run trains on the rows of a dataset."""
+    """Returns True if the run trains on the rows of a dataset."""
     return config.run.mode == "train" and config.data.dataset_type != "synthetic_gpu"

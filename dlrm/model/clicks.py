@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs need of any model of clicks: its network, and its checkpoint."""
+"""Interface of every click model: its network and its checkpoint."""
 
 import abc
 import dataclasses
@@ -23,7 +23,7 @@ class ClickModel(nn.Module, abc.ABC, Generic[LookupsT]):
     @property
     @abc.abstractmethod
     def id_limits(self) -> Sequence[int] | None:
-        """Ids of each categorical feature that the model has rows for; None if it hashes ids."""
+        """Number of ids that each categorical feature may have; None if the model hashes ids."""
 
     @abc.abstractmethod
     def forward(self, numerical: Tensor, ids: LookupsT) -> Tensor:
@@ -31,8 +31,8 @@ class ClickModel(nn.Module, abc.ABC, Generic[LookupsT]):
 
         Args:
             numerical: [B, M] floating point, transformed as in the dataset.
-            ids: categorical features: [B, F] integers, `Bags` where features are lists, or what
-                the tables of several devices take.
+            ids: categorical features: [B, F] integers, `Bags` if there are lists, or the input of
+                tables on several devices.
 
         Returns:
             [B] logits of a click.
@@ -43,20 +43,19 @@ class ClickModel(nn.Module, abc.ABC, Generic[LookupsT]):
         """Refuses ids outside their tables in earlier batches; waits for the device.
 
         Raises:
-            UserError: an id was outside its table; names the feature.
+            UserError: an id was outside its table; the message names the feature.
         """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoredClicks(abc.ABC):
-    """A checkpoint of a model of clicks; weights are read later.
+    """A checkpoint of a click model; `load` reads the weights.
 
     Attributes:
         path: folder of the checkpoint itself.
-        step: number of training steps; None without any.
+        step: number of training steps; None if the model is not trained in steps.
         table_sizes: rows of the table of each categorical feature.
-        values: plain values beside the weights.
-        checkpoint: the checkpoint itself.
+        values: plain values saved with the weights.
     """
 
     path: Path
@@ -68,23 +67,23 @@ class StoredClicks(abc.ABC):
     @property
     @abc.abstractmethod
     def num_numerical(self) -> int:
-        """M, numerical features of a row."""
+        """M, number of numerical features in a row."""
 
     @property
     @abc.abstractmethod
     def hash_indices(self) -> bool:
-        """Whether ids are taken modulo the rows of their table."""
+        """Whether ids are reduced modulo the number of rows in their table."""
 
     @abc.abstractmethod
     def load(self, *, has_lists: bool = False) -> ClickModel[Any]:
         """Loads the model with its weights, in evaluation mode on the CPU.
 
         Args:
-            has_lists: it takes bags of ids.
+            has_lists: whether the model takes `Bags` of ids.
 
         Raises:
             CheckpointError: a file is missing or damaged, or a shape differs.
-            OutOfMemoryError: it does not fit in memory.
+            OutOfMemoryError: the model does not fit in memory.
         """
 
     @property
@@ -94,18 +93,18 @@ class StoredClicks(abc.ABC):
 
     @property
     def given_sizes(self) -> Sequence[int]:
-        """Rows of the tables, where the run was given them."""
+        """Rows of each table that the user of the run gave; empty if none were given."""
         stored = {_SIZES: self.checkpoint.config.get(_SIZES, [])}
         sizes: list[int] = stored_settings(self.path, stored, DataConfig)[_SIZES]
         return sizes
 
     def check_dataset(self, now: Origin, dataset: str, *, ignore_fingerprint: bool) -> None:
-        """Refuses another dataset than that of the training; see `check_same_dataset`.
+        """Refuses a dataset other than that of the training; see `check_same_dataset`.
 
         Args:
-            now: dataset to use the checkpoint with, see `OpenedDataset.origin`.
-            dataset: name of the dataset, for the error message.
-            ignore_fingerprint: compare the sizes of the tables alone.
+            now: dataset to use with the checkpoint, see `OpenedDataset.origin`.
+            dataset: name of that dataset, for the error message.
+            ignore_fingerprint: compare only the sizes of the tables.
 
         Raises:
             CheckpointError: the datasets differ.
@@ -121,6 +120,6 @@ class StoredClicks(abc.ABC):
             Origin.of_checkpoint(sizes, self.values),
             now,
             dataset,
-            "name the dataset of the training with `dataset`, and repeat its `max_table_size`",
+            "set `dataset` and `max_table_size` to those of the training",
             ignore_fingerprint=ignore_fingerprint,
         )

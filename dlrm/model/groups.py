@@ -7,5 +7,5 @@ WEIGHT = "weight"
 
 
 def table_group(index: int) -> str:
-    """Names the group of a feature's table in a checkpoint."""
+    """Returns the name of the group with a feature's table."""
     return f"embedding_{index}"

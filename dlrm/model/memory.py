@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that a DLRM will need, counted before it is built."""
+"""Computes how much memory a DLRM needs before it is built."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ _FEWEST_SLOTS = 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of the tables on a process, by name of the feature.
+    """Rows of the tables on a process, by the name of the feature.
 
     Attributes:
-        own: rows that it updates alone.
-        copies: rows of tables that every process has, whose gradients are summed whole.
+        own: rows that only this process updates.
+        copies: rows of tables that every process has; their dense gradients are summed.
     """
 
     own: Mapping[str, int]
@@ -31,7 +31,7 @@ class TableRows:
     def of_model(
         cls, config: ModelConfig, names: Sequence[str], sizes: Sequence[int]
     ) -> "TableRows":
-        """Returns the whole tables of a model on one device."""
+        """Returns the rows of a model's tables on one device."""
         return cls(dict(zip(names, config.capped(sizes), strict=True)))
 
     @property
@@ -41,7 +41,7 @@ class TableRows:
 
 
 def mlp_bytes(config: ModelConfig, num_tables: int) -> int:
-    """Returns the bytes of all parameters but the tables."""
+    """Returns the size in bytes of all parameters except the tables."""
     plain = dataclasses.replace(
         config,
         embedding_storage="float32",
@@ -58,7 +58,7 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
     Args:
         config: settings of the model.
         rows: rows of the tables on this process.
-        num_tables: tables of the model.
+        num_tables: number of tables in the model.
     """
     remedies = ["fewer rows (`max_table_size` with `hash_indices`)", "a smaller `embedding_dim`"]
     if config.embedding_storage == "float32":
@@ -70,7 +70,7 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
         parts["statistics of ids"] = config.id_statistics * BYTES_OF_SLOT
         remedies.append("fewer slots of `id_statistics`")
     if config.embedding_storage != "float32":
-        # Drawn and loaded table by table, in float32.
+        # Tables are initialised and loaded one by one, in float32.
         largest = max(rows.all.values(), default=0)
         parts["float32 copies"] = largest * config.row_dim * _FLOAT
     if parts["MLPs"] > parts["tables"]:
@@ -79,12 +79,12 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
 
 
 def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> ModelMemory:
-    """Returns the memory of a run, in training with its optimizers.
+    """Returns the memory of a run; if it trains, with gradients and optimizer states.
 
     Args:
         config: settings of the run.
         rows: rows of the tables on this process.
-        num_tables: tables of the model.
+        num_tables: number of tables in the model.
     """
     model = config.model
     loaded = loaded_memory(model, rows, num_tables)
@@ -96,17 +96,17 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
     state = ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(model.row_dim)
     sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}
     parts["optimizer state of the tables"] = sum(rows.all.values()) * state
-    # A column more counts the lookups.
+    # One more column counts the lookups of each row.
     parts["gradients of copied tables"] = sum(rows.copies.values()) * (model.row_dim + 1) * _FLOAT
     if model.id_statistics:
         parts["statistics of ids"] += model.id_statistics * TRAINING_BYTES_OF_SLOT
     if config.optimizer.embedding_l2:
-        # With a number of each row.
+        # One more column numbers the rows.
         parts["gradients of whole tables"] = sum(rows.all.values()) * (model.row_dim + 1) * _FLOAT
     if state:
-        remedies.append("`optimizer` sgd, which keeps no state")
+        remedies.append("`optimizer` sgd, which has no state")
     if config.checkpoint_folder is not None and model.embedding_storage != "float32":
-        # A checkpoint holds float32.
+        # A checkpoint stores float32.
         parts["float32 copies"] = sum(rows.all.values()) * model.row_dim * _FLOAT
     remedies.append("more processes, which share the tables (`python -m dlrm.scripts.dist_main`)")
     return ModelMemory(parts, sizes, remedies)

@@ -22,9 +22,9 @@ class DenseNetwork(nn.Module):
 
     Args:
         bottom_mlp: maps numerical features to a vector.
-        interaction: combines it with those of the embeddings.
+        interaction: combines this vector with those of the embeddings.
         top_mlp: maps the result to a logit.
-        numerical_embedding: maps numerical features to further vectors; None for no such ones.
+        numerical_embedding: maps numerical features to more vectors; None adds none.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DenseNetwork(nn.Module):
         self.run_instead(bottom_mlp, top_mlp)
 
     def run_instead(self, bottom: nn.Module, top: nn.Module) -> None:
-        """Runs other modules in place of the MLPs, whose parameters stay the model's."""
+        """Runs other modules in place of the MLPs; the model keeps the parameters of the MLPs."""
         self.run_bottom = bottom
         self.run_top = top
 
@@ -60,10 +60,10 @@ class DenseNetwork(nn.Module):
         """Predicts clicks.
 
         Args:
-            numbers: what the bottom MLP sees: `numerical`, or [B, 1] ones without features.
+            numbers: input of the bottom MLP: `numerical`, or [B, 1] ones if M is 0.
             numerical: [B, M] numerical features.
-            vectors: [B, F, D] of the tables.
-            statistics: [B, 2 C] of `IdStatistics`, which the top MLP sees first.
+            vectors: [B, F, D] vectors from the tables; None without tables.
+            statistics: [B, 2 C] from `IdStatistics`, the first inputs of the top MLP; or None.
 
         Returns:
             [B, 1] logits.
@@ -79,7 +79,7 @@ class DenseNetwork(nn.Module):
         vectors: Tensor | None,
         statistics: Tensor | None,
     ) -> Tensor:
-        """Returns what the top MLP sees; `bottom` is [B, D], for the others see `forward`."""
+        """Returns the input of the top MLP; `bottom` is [B, D], for the others see `forward`."""
         if self.numerical_embedding is not None:
             own: Tensor = self.numerical_embedding(numerical)
             vectors = own if vectors is None else torch.cat([own.to(vectors.dtype), vectors], 1)
@@ -92,8 +92,8 @@ class DenseNetwork(nn.Module):
 class DlrmNetwork(ClickModel[LookupsT]):
     """Bottom MLP and embeddings, their interaction, and the top MLP.
 
-    With `config.seeds` N there are N such networks, which share nothing but the lookup: a row of a
-    table holds their N vectors side by side.
+    With `config.seeds` = N, there are N such networks. They share only the lookup: a row of a table
+    consists of their N vectors.
 
     Args:
         config: sizes and variants of the network.
@@ -101,8 +101,8 @@ class DlrmNetwork(ClickModel[LookupsT]):
         build_tables: builds the embeddings for these sizes, with rows of `config.row_dim`.
 
     Attributes:
-        networks: the networks, whose logits are averaged.
-        id_statistics: further numbers for the top MLPs; None without `config.id_statistics`.
+        networks: the N networks; the prediction is the mean of their logits.
+        id_statistics: computes more inputs of the top MLPs; None without `config.id_statistics`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class DlrmNetwork(ClickModel[LookupsT]):
         self._has_numbers = config.num_numerical_features > 0
 
         def bottom_mlp() -> Mlp:
-            # Without numbers the bottom MLP sees a constant 1 and learns a bias vector.
+            # Without numerical features, the input is a constant 1, and the output a learned bias.
             return Mlp(
                 max(config.num_numerical_features, 1),
                 config.bottom_mlp_sizes,
@@ -156,7 +156,7 @@ class DlrmNetwork(ClickModel[LookupsT]):
 
         bottom = bottom_mlp()
         self.embeddings = build_tables(table_sizes)
-        # Read in each call, where going through the list of modules would take its time.
+        # A tuple, because each call iterates over it and a ModuleList is slower.
         self.networks = (network(bottom), *(network(bottom_mlp()) for _ in range(1, config.seeds)))
         self._registered = nn.ModuleList(self.networks)
         self._can_fuse_lookup = (
@@ -190,17 +190,17 @@ class DlrmNetwork(ClickModel[LookupsT]):
 
         Args:
             numerical: [B, M] floating point, transformed as in the dataset.
-            ids: categorical features, as the embeddings take them.
+            ids: categorical features, in the form that the embeddings take.
 
         Returns:
-            [B] logits of a click, float32 (or the autocast dtype), the mean of all networks; in
-            the training of N > 1 networks [B, N], those of each.
+            [B] logits of a click, float32 or the autocast dtype, the mean over the networks. While
+            N > 1 networks are trained: [B, N], the logits of each.
         """
         if (of_few := self._predict_few(numerical, ids)) is not None:
             return of_few
         statistics = None if self.id_statistics is None else self.id_statistics(ids)
         ids = self.embeddings.prepare(ids)
-        # On a GPU autocast brings them to its type; through float32 would be a pass more.
+        # On a GPU, autocast converts them; converting to float32 first would be one more pass.
         if not (numerical.is_cuda and torch.is_autocast_enabled("cuda")):
             numerical = numerical.to(torch.float32)
         numbers = numerical
@@ -240,7 +240,7 @@ class DlrmNetwork(ClickModel[LookupsT]):
         return logits if self.training else logits.mean(1)
 
     def _predict_few(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
-        """Predicts few samples in one native call, if that is possible."""
+        """Predicts a few samples in one native call; returns None if that is not possible."""
         if not self._can_fuse_lookup or not self._has_numbers:
             return None
         (network,) = self.networks
@@ -260,8 +260,8 @@ class DlrmNetwork(ClickModel[LookupsT]):
         """Runs other modules in place of the MLPs of the only network.
 
         Args:
-            bottom: maps what `bottom_mlp` maps.
-            top: maps what `top_mlp` maps.
+            bottom: takes and returns the same shapes as `bottom_mlp`.
+            top: takes and returns the same shapes as `top_mlp`.
         """
         (network,) = self.networks
         network.run_instead(bottom, top)
@@ -282,15 +282,15 @@ class DlrmNetwork(ClickModel[LookupsT]):
                 network.numerical_embedding.set_knots(knots)
 
     def reset_embeddings(self) -> None:
-        """Draws the embeddings anew, as at the start."""
+        """Initialises the embeddings again with random values."""
         self.embeddings.reset_parameters()
 
     def mlp_parameters(self) -> list[nn.Parameter]:
-        """Returns all parameters but the tables, in a fixed order."""
+        """Returns all parameters except the tables, in a fixed order."""
         return [p for module in self.dense_parts().values() for p in module.parameters()]
 
     def mlp_state(self) -> dict[str, Tensor]:
-        """Returns {name: tensor} of all parameters but the tables; see `dense_parts`."""
+        """Returns {name: tensor} of all parameters except the tables; see `dense_parts`."""
         return {
             f"{name}.{key}": value
             for name, module in self.dense_parts().items()
@@ -298,9 +298,9 @@ class DlrmNetwork(ClickModel[LookupsT]):
         }
 
     def dense_parts(self) -> dict[str, nn.Module]:
-        """Returns {name: module} of all modules but the tables, in a fixed order.
+        """Returns {name: module} of all modules except the tables, in a fixed order.
 
-        Names of the second network, if there is one, begin with `1.`, and so on.
+        Names of the second network begin with `1.`, and so on.
         """
         shared = {} if self.id_statistics is None else {"id_statistics": self.id_statistics}
         return shared | {
@@ -319,7 +319,7 @@ class DlrmNetwork(ClickModel[LookupsT]):
 class Dlrm(DlrmNetwork[Any]):
     """A DLRM on one device.
 
-    It takes [B, F] int64 ids, or what its tables take.
+    It takes [B, F] int64 ids, or the input of the given tables.
 
     Args:
         config: sizes and variants of the network.
@@ -347,7 +347,7 @@ class Dlrm(DlrmNetwork[Any]):
 
 
 def sum_of_losses(logits: Tensor, labels: Tensor, num_samples: int | None = None) -> Tensor:
-    """Returns the mean loss of a network, or the sum of those of several.
+    """Returns the mean loss of one network, or the sum of the mean losses of several.
 
     Args:
         logits: [B] float32, or [B, N] of N networks.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts checkpoints of NVIDIA's DLRM into the tensors of ours.
+"""Reads checkpoints of NVIDIA's DLRM as checkpoints of this project.
 
     bottom_model.embeddings.{i}.bin  raw little-endian float32, row-major
     embeddings.{i}.meta.pt           {"shape": (rows, dim)}
@@ -7,10 +7,10 @@
     top_model.out.pt                 state dict of the last layer of the top MLP
     metadata.pt                      {"data": {...}, "config": {...}}
 
-NVIDIA's DLRM has the last layer of the top MLP in a module of its own (`out`), and passes the
-tables to the interaction as they lie on its devices: on one by decreasing size, on several device
+NVIDIA's DLRM has the last layer of the top MLP in a separate module (`out`). It passes the tables
+to the interaction in the order of its devices: on one device by decreasing size, on several device
 by device, or by number with its `--bottom_features_ordered`. The first weights of the top MLP are
-stored for that order, which metadata.pt tells. Its keys may begin with `module.`. Pickles are read
+stored for that order, which metadata.pt records. Keys may begin with `module.`. Pickles are read
 with `weights_only`, so a file cannot run code. docs/migrating_from_nvidia.md names the sources.
 """
 
@@ -32,7 +32,7 @@ from recsys.train.checkpoint import Checkpoint, CheckpointError, describe_tensor
 _BOTTOM_MLP, _TOP_MLP, _TOP_OUT = "bottom_model.mlp.pt", "top_model.mlp.pt", "top_model.out.pt"
 _METADATA = "metadata.pt"
 _KINDS = {"weights": ("weight", 2), "biases": ("bias", 1)}
-"""Lists of an MLP's tensors -> name of one in a layer, and its dimensions."""
+"""{list of an MLP's tensors: (name of the tensor in a layer, number of its dimensions)}."""
 _TABLE, _SHAPE = "bottom_model.embeddings.{}.bin", "embeddings.{}.meta.pt"
 
 
@@ -42,10 +42,10 @@ def is_nvidia_checkpoint(path: Path) -> bool:
 
 
 def open_nvidia_checkpoint(path: Path) -> "NvidiaCheckpoint":
-    """Opens a folder of NVIDIA's as a checkpoint of ours with weights alone.
+    """Opens a folder in NVIDIA's layout as a checkpoint that has only weights.
 
     Raises:
-        UserError: metadata.pt is missing, damaged, or a setting is of another type.
+        UserError: metadata.pt is missing or damaged, or a setting has another type.
     """
     metadata = _read_pickle(path / _METADATA)
     data, config = metadata.get("data", {}), metadata.get("config", {})
@@ -70,10 +70,10 @@ def open_nvidia_checkpoint(path: Path) -> "NvidiaCheckpoint":
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvidiaCheckpoint(Checkpoint):
-    """A folder of NVIDIA's, its tensors under the names and in the order of ours.
+    """A folder in NVIDIA's layout, its tensors with our names and in our order.
 
     Attributes:
-        table_order: numbers of the tables as they reach the stored top MLP.
+        table_order: numbers of the tables, in the order in which the stored top MLP takes them.
     """
 
     table_order: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ class NvidiaCheckpoint(Checkpoint):
         return [MLP_GROUP, *(table_group(i) for i in range(len(self.table_order)))]
 
     def file_of(self, group: str, name: str) -> Path:
-        """Returns the file with a tensor of a group."""
+        """Returns the file that contains a tensor of a group."""
         if group != MLP_GROUP:
             return self.path / _TABLE.format(self.groups().index(group) - 1)
         if name.startswith("bottom_mlp."):
@@ -137,7 +137,7 @@ class NvidiaCheckpoint(Checkpoint):
         }
 
     def _columns(self, width: int) -> Tensor:
-        """Returns the stored column of each of the top MLP's inputs."""
+        """Returns the stored column of each input of the top MLP."""
         columns = torch.arange(width)
         if not self.table_order:
             return columns
@@ -148,8 +148,8 @@ class NvidiaCheckpoint(Checkpoint):
         taken = dim * count if is_cat else dim + count * (count - 1) // 2
         if width < taken:
             raise CheckpointError(
-                f"{self.path / _TOP_MLP}: its first layer takes {width} numbers, the interaction "
-                f"of {count - 1} tables of dimension {dim} gives {taken}"
+                f"{self.path / _TOP_MLP}: its first layer takes {width} numbers, but the "
+                f"interaction of {count - 1} tables of dimension {dim} gives {taken}"
             )
         if is_cat:
             return torch.cat([columns[:taken].view(-1, dim)[vectors].flatten(), columns[taken:]])
@@ -160,7 +160,7 @@ class NvidiaCheckpoint(Checkpoint):
 
 
 def _stored_order(path: Path, data: dict[str, Any], num_tables: int) -> list[int]:
-    """Returns the tables device by device."""
+    """Returns the numbers of the tables, device by device."""
     try:
         devices = [list(tables) for tables in data["device_mapping"]["embedding"]]
     except (KeyError, TypeError):
@@ -168,13 +168,13 @@ def _stored_order(path: Path, data: dict[str, Any], num_tables: int) -> list[int
     order = [table for tables in devices for table in tables if type(table) is int]
     if sorted(order) != list(range(num_tables)):
         raise CheckpointError(
-            f"{path / _METADATA}: its device_mapping does not hold each of {num_tables} tables once"
+            f"{path / _METADATA}: its device_mapping must list each of {num_tables} tables once"
         )
     return order
 
 
 def _read_pickle(path: Path, *names: str) -> dict[str, Any]:
-    """Reads a dict; refuses others than these names, if any are given."""
+    """Reads a dict; if names are given, refuses other entries."""
     try:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -186,8 +186,8 @@ def _read_pickle(path: Path, *names: str) -> dict[str, Any]:
     entries = {str(key).removeprefix("module."): entry for key, entry in value.items()}
     if names and (others := [name for name in entries if name not in names]):
         raise CheckpointError(
-            f"{path}: holds {show_names(others)}, which the model has no place for; expected "
-            f"{' and '.join(names)} alone"
+            f"{path}: contains {show_names(others)}, which the model does not have; expected "
+            f"only {' and '.join(names)}"
         )
     return entries
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves and loads the weights of a DLRM, for training and export.
 
-Tables are stored per feature, so a checkpoint depends neither on `embedding_type` nor on the
+Tables are stored per feature, so that a checkpoint does not depend on `embedding_type` or on the
 placement of the tables.
 """
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _ROW_STATE = frozenset(
     name for rule in ROW_RULES.values() for name in (*rule.row_state, *rule.element_state)
 )
-"""Tensors that training leaves beside the weight of a table."""
+"""Names of the tensors that training stores with the weight of a table."""
 
 
 def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
@@ -50,7 +50,7 @@ def weights_of(model: DlrmNetwork[LookupsT]) -> dict[str, dict[str, Tensor]]:
 
 
 def row_shards(model: DlrmNetwork[LookupsT]) -> dict[str, RowShard]:
-    """Returns the rows of this process for the groups of row-wise tables."""
+    """Returns this process's rows of the groups of row-wise tables."""
     return {
         table_group(i): RowShard(shard.rows.start, shard.rows.step, shard.rows.stop)
         for i, shard in model.embeddings.shards().items()
@@ -62,14 +62,14 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     """Loads the weights of an opened checkpoint into a model.
 
     Raises:
-        CheckpointError: a file is missing or damaged, a shape differs, or the checkpoint holds more
-            than the model.
+        CheckpointError: a file is missing or damaged, a shape differs, or the checkpoint contains
+            tensors that the model does not have.
     """
     embeddings = model.embeddings
     if (stored_tables := num_tables(checkpoint)) != len(embeddings.table_sizes):
         raise CheckpointError(
-            f"{checkpoint.path}: holds {stored_tables} embedding tables, the model has "
-            f"{len(embeddings.table_sizes)}; name the dataset of the training",
+            f"{checkpoint.path}: contains {stored_tables} embedding tables, but the model has "
+            f"{len(embeddings.table_sizes)}; use the dataset of the training",
             path=checkpoint.path,
         )
     checkpoint.copy_into(MLP_GROUP, model.mlp_state())
@@ -79,7 +79,7 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
         expected = {WEIGHT: torch.empty(shape, dtype=torch.float32, device="meta")}
         stored = checkpoint.tensors_like(group, expected, _ROW_STATE.__contains__)
         load_table(embeddings, i, stored[WEIGHT])
-    model.train(model.training)  # drops copies of the weights before
+    model.train(model.training)  # drops copies of the old weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +87,7 @@ class DlrmCheckpoint(StoredClicks):
     """A DLRM's checkpoint; see `StoredClicks`.
 
     Attributes:
-        step: number of training steps.
-        settings: stored settings of the model.
+        settings: settings of the model stored in the checkpoint, {name: value}.
     """
 
     step: int
@@ -96,28 +95,29 @@ class DlrmCheckpoint(StoredClicks):
 
     @classmethod
     def open(cls, path: Path) -> "DlrmCheckpoint":
-        """Opens a checkpoint, a run's folder, or one in NVIDIA's layout.
+        """Opens a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
 
         Raises:
             CheckpointError: the checkpoint is missing or damaged.
-            UserError: a setting is of another type.
+            UserError: a setting has another type.
         """
         is_nvidia = is_nvidia_checkpoint(path)
         return cls.of(open_nvidia_checkpoint(path) if is_nvidia else read_checkpoint(path))
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "DlrmCheckpoint":
-        """Reads the model of a checkpoint.
+        """Reads settings and sizes of a checkpoint's model.
 
         Raises:
-            CheckpointError: it is of another model, or a file is missing or damaged.
-            UserError: a setting is of another type.
+            CheckpointError: the checkpoint belongs to another model, or a file is missing or
+                damaged.
+            UserError: a setting has another type.
         """
-        if MODEL in checkpoint.state:  # NVIDIA's folders have no name of a model
+        if MODEL in checkpoint.state:  # folders in NVIDIA's layout do not name a model
             checkpoint.require_model("dlrm", "DLRM")
         if MLP_GROUP not in checkpoint.groups():
             raise CheckpointError(
-                f"{checkpoint.path}: holds no tensors {MLP_GROUP!r}: not a checkpoint of DLRM",
+                f"{checkpoint.path}: contains no tensors {MLP_GROUP!r}: not a checkpoint of DLRM",
                 path=checkpoint.path,
             )
         tables = range(num_tables(checkpoint))
@@ -136,7 +136,7 @@ class DlrmCheckpoint(StoredClicks):
         """Settings of the model.
 
         Raises:
-            CheckpointError: the checkpoint is of another model.
+            CheckpointError: the checkpoint belongs to another model.
         """
         missing = {"bottom_mlp_sizes", "top_mlp_sizes", "embedding_dim"} - self.settings.keys()
         if missing:
@@ -145,17 +145,17 @@ class DlrmCheckpoint(StoredClicks):
                 "of DLRM",
                 path=self.path,
             )
-        # apex depends on the machine and is for training.
+        # apex depends on the machine and is only used in training.
         return section_from_dict(ModelConfig, {**self.settings, "optimized_mlp": False})
 
     @property
     def num_numerical(self) -> int:
-        """M, numerical features of a row."""
+        """M, number of numerical features in a row."""
         return self.config.num_numerical_features
 
     @property
     def hash_indices(self) -> bool:
-        """Whether ids are taken modulo the rows of their table."""
+        """Whether ids are reduced modulo the number of rows in their table."""
         return self.config.hash_indices
 
     def load_into(self, model: DlrmNetwork[LookupsT]) -> None:
@@ -179,5 +179,5 @@ class DlrmCheckpoint(StoredClicks):
 
 
 def num_tables(checkpoint: Checkpoint) -> int:
-    """Counts the tables of a checkpoint."""
+    """Returns the number of tables in a checkpoint."""
     return sum(group.startswith(table_group(0)[:-1]) for group in checkpoint.groups())
