@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of samples, in storage dtypes and in the model's dtypes."""
+"""Batches of samples, in the dtypes of the storage and of the model."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ class Batch(Generic[LookupsT_co]):
 
     Attributes:
         numerical: [B, M] float16 or float32.
-        ids: [B, F] int32 or int64 on one device, `Bags` where features are lists; a rank's ids or
-            lookups on several.
+        ids: [B, F] int32 or int64 on one device, `Bags` if there are lists; on several devices, a
+            rank's ids or lookups.
         label: [B] float32, 0 or 1.
     """
 
@@ -42,7 +42,7 @@ class SplitBatches(Protocol[LookupsT_co]):
 
     @property
     def batch_size(self) -> int:
-        """Samples of a batch, of all ranks together."""
+        """Samples of a batch, over all ranks."""
         ...
 
     @property
@@ -56,10 +56,10 @@ class SplitBatches(Protocol[LookupsT_co]):
 
 
 class ReusedBuffers(Protocol):
-    """Buffers that hold another batch, once this one is copied."""
+    """Buffers that are reused for another batch once this one is copied."""
 
     def was_copied(self, copied: torch.cuda.Event) -> None:
-        """Notes the end of the copy of the batch in these buffers."""
+        """Takes the event at the end of the copy from these buffers."""
         ...
 
 
@@ -71,8 +71,8 @@ class NarrowBatch(HostBatch):
         numerical: [B, M] float16 or float32.
         ids: (numbers of n features, [n, B] ids) for each integer dtype.
         label: [B] bool.
-        buffers: pinned buffers that hold it; None if it has memory of its own.
-        bags: ids of a dataset with lists, in place of `ids`.
+        buffers: pinned buffers that contain the batch; None if it has its own memory.
+        bags: ids of a dataset with lists, instead of `ids`; None without lists.
     """
 
     numerical: Tensor
@@ -99,7 +99,7 @@ class NarrowBatch(HostBatch):
         )
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "NarrowBatch":
-        """Returns the batch with each tensor changed, in memory of its own."""
+        """Returns a batch with each tensor changed, in its own memory."""
         return NarrowBatch(
             change(self.numerical),
             tuple((features, change(ids)) for features, ids in self.ids),
@@ -108,7 +108,7 @@ class NarrowBatch(HostBatch):
         )
 
     def to(self, device: torch.device) -> "NarrowBatch":
-        """Queues the copy to a device, on the current stream."""
+        """Enqueues the copy to a device on the current stream."""
         batch = HostBatch.to(self, device)
         if self.buffers is not None:
             self.buffers.was_copied(torch.cuda.current_stream(device).record_event())
@@ -135,7 +135,7 @@ def features_by_dtype(columns: ClickColumns) -> dict[np.dtype[np.signedinteger],
 
 
 def mixed_seed(seed: int, *numbers: int) -> int:
-    """Mixes the seed of a run with numbers, such as the epoch's."""
+    """Mixes the seed of a run with numbers, such as the number of the epoch."""
     for number in numbers:
         seed = seed * 1_000_003 + number
-    return seed if -(2**63) <= seed < 2**63 else seed % 2**63  # what a generator takes
+    return seed if -(2**63) <= seed < 2**63 else seed % 2**63  # the range of a generator's seed

@@ -15,17 +15,17 @@ from recsys.train.processes import Processes
 
 _BLOCK_ROWS = 1 << 18
 _SILENT_S = 3.0
-"""Seconds between lines of progress."""
+"""Seconds between progress lines."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckedSplit:
-    """Rows and labels of a split that can be read.
+    """Counts of a split that passed the check.
 
     Attributes:
         num_rows: rows of the split.
         num_checked: rows that the run reads.
-        positives: clicks among these.
+        positives: clicks among the rows that the run reads.
     """
 
     num_rows: int
@@ -34,13 +34,13 @@ class CheckedSplit:
 
     @property
     def only_class(self) -> str:
-        """`name_only_class` of the rows that are read."""
+        """`name_only_class` of the rows that the run reads."""
         return name_only_class(self.positives / self.num_checked)
 
 
 def name_only_class(click_rate: float) -> str:
-    """Names the class of all rows, if there is one alone."""
-    return {0.0: "no click", 1.0: "clicks alone"}.get(click_rate, "")
+    """Describes the class of all rows if there is only one; otherwise returns ''."""
+    return {0.0: "no clicks", 1.0: "only clicks"}.get(click_rate, "")
 
 
 def check_rows(
@@ -54,19 +54,20 @@ def check_rows(
 ) -> CheckedSplit:
     """Refuses a split with values that a reader would refuse later.
 
-    Rows are not read where the manifest vouches for the files: they have the sizes that it records
-    and were not written after it, or have its checksums. Otherwise processes divide the rows.
+    Rows are not read if the manifest vouches for the files: they have the sizes that it records and
+    were not written after it, or they have the checksums that it records. Otherwise, the processes
+    divide the rows among them.
 
     Args:
         dataset: dataset of the run.
         split: `train`, `validation` or `test`.
-        most_rows: first rows to check; None checks all.
-        processes: processes of the run; every one must call it.
-        print_line: prints the progress, where it takes longer than seconds.
-        check_ids: refuse ids outside their tables.
+        most_rows: number of rows to check, from the first; None checks all.
+        processes: processes of the run; each must call this function.
+        print_line: prints progress if the check takes more than a few seconds.
+        check_ids: whether to refuse ids outside their tables.
 
     Raises:
-        DatasetError: names file, row and feature.
+        DatasetError: a value is invalid; the message names file, row and feature.
     """
     problem, num_rows, checked, positives = "", 0, 0, 0
     try:
@@ -98,7 +99,7 @@ def check_rows(
 
 
 def _vouches(manifest: Manifest, dataset: OpenedDataset, files: Sequence[Path]) -> bool:
-    """Returns True if a manifest lists all files and fits the tables."""
+    """Returns True if a manifest lists all files, and its ids fit the tables."""
     listed = {dataset.root / name for name in manifest.files}
     if not listed.issuperset(files):
         return False
@@ -109,7 +110,7 @@ def _vouches(manifest: Manifest, dataset: OpenedDataset, files: Sequence[Path]) 
 def _read(
     source: RowReader, split: str, first: int, after: int, print_line: Callable[[str], None]
 ) -> int:
-    """Reads rows [first, after); returns the clicks among them."""
+    """Reads rows [first, after); returns the number of clicks among them."""
     done, positives, printed = 0, 0, time.monotonic()
     for rows, clicks in _blocks(source, first, after):
         done += rows
@@ -117,7 +118,8 @@ def _read(
         if time.monotonic() - printed >= _SILENT_S:
             printed = time.monotonic()
             print_line(
-                f"Checking the rows of the {split} split, for which no {MANIFEST_FILE} vouches: "
+                f"Checking the rows of the {split} split, because no {MANIFEST_FILE} vouches for "
+                "them: "
                 f"{min(done / (after - first), 1):.0%}"
             )
     return positives

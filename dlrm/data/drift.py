@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples the rows of a split: click rates along it, and the share of id 0."""
+"""Samples the rows of a split: click rates of its parts, and the share of id 0."""
 
 import dataclasses
 import itertools
@@ -12,13 +12,13 @@ from recsys.data.row_reader import RowReader
 
 PARTS = 10
 _PART_ROWS = 1 << 14
-"""Rows that are read of each part, from its middle: all of a small split, few of a large one."""
+"""Most rows to read from the middle of each part: all of a small split, few of a large one."""
 _SURE = 4
-"""Standard errors between two rates that do not differ by chance."""
+"""Least standard errors between two rates for a difference that is not chance."""
 _LEAST_ODDS_RATIO = 1.5
-"""Of two click rates that differ by more than the days of a week do."""
+"""Least odds ratio of two click rates to report: more than that between days of a week."""
 _LEAST_SHARE = 0.1
-"""Between two shares of id 0 that differ by more than those of later rows do."""
+"""Least difference of two shares of id 0 to report: more than that of rows over time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class SplitSample:
     """Counts over rows from ten equal parts of a split.
 
     Attributes:
-        rows: [parts] rows that were read of each part.
-        clicks: [parts] clicks among them.
-        ids: [tables] ids that were read of each table.
+        rows: [parts] number of rows read from each part.
+        clicks: [parts] number of clicks among them.
+        ids: [tables] number of ids read for each table.
         zeros: [tables] how many of them are 0.
     """
 
@@ -62,9 +62,10 @@ class SplitSample:
         return cls(np.array(rows, np.int64), np.array(clicks, np.int64), ids, zeros)
 
     def drift(self) -> tuple[int, int] | None:
-        """Returns the parts of least and most clicks, if their rates differ by much.
+        """Returns the parts with the lowest and highest click rate if these differ much.
 
-        They differ by more than chance, and their odds by half.
+        The difference must be more than chance, and the odds must differ by half. Otherwise it
+        returns None.
         """
         if not len(self.rows):
             return None
@@ -73,14 +74,14 @@ class SplitSample:
         rate = self.clicks.sum() / self.rows.sum()
         error = math.sqrt(rate * (1 - rate) * (1 / self.rows[low] + 1 / self.rows[high]))
         is_sure = rates[high] - rates[low] > _SURE * error
-        # The odds of the higher rate are so many times those of the lower one.
+        # Compares the ratio of the odds.
         more = rates[high] * (1 - rates[low]) > _LEAST_ODDS_RATIO * rates[low] * (1 - rates[high])
         return (low, high) if is_sure and more else None
 
     def other_shares(self, other: "SplitSample") -> list[int]:
         """Returns the tables whose share of id 0 differs from that of another split.
 
-        Those that differ most come first.
+        The largest difference comes first.
         """
         counted = np.flatnonzero((self.ids > 0) & (other.ids > 0))
         here, there = (s.zeros[counted] / s.ids[counted] for s in (self, other))

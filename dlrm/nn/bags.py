@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of features that may be lists, and their tables."""
+"""Bags of ids, for features that may be lists, and their tables."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from recsys.train.optimizers.rows import RowGradients
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bags:
-    """Ids of samples whose features may have any number of them.
+    """Ids of samples whose features may have any number of ids.
 
     Attributes:
         num_features: F.
-        ids: [L] int32, feature by feature of one sample after the other.
-        offsets: [B * F + 1] int64, where the ids of each feature begin, then L.
-        scale: [L] float32, factor of each id's vector in the sum of its feature.
+        ids: [L] int32, sample by sample, and feature by feature in each sample.
+        offsets: [B * F + 1] int64, start of each feature's ids in `ids`, then L.
+        scale: [L] float32, factor of each id's vector in the sum over its feature.
     """
 
     num_features: int
@@ -34,14 +34,14 @@ class Bags:
 
     @classmethod
     def from_columns(cls, columns: ClickColumns) -> "Bags":
-        """Puts features of one id a row before those of lists."""
+        """Builds bags from columns; features with one id per row come before lists."""
         one_each = np.arange(len(columns) + 1)
         singles = (ListColumn(ids, one_each) for ids in columns.categorical)
         return cls.from_lists((*singles, *columns.lists), len(columns))
 
     @classmethod
     def from_lists(cls, lists: Sequence[ListColumn], num_rows: int) -> "Bags":
-        """Puts the lists of several features side by side, sample by sample."""
+        """Builds bags from the lists of several features."""
         one_each = np.arange(num_rows + 1)
         varies = [not np.array_equal(column.offsets, one_each) for column in lists]
         lengths = np.ones((num_rows, len(lists)), np.int64)
@@ -62,12 +62,12 @@ class Bags:
 
     @classmethod
     def from_slots(cls, ids: Tensor, scale: Tensor, widths: Sequence[int]) -> "Bags":
-        """Takes as many ids of each feature as it may have.
+        """Builds bags in which each feature has its greatest number of ids.
 
         Args:
-            ids: [B, S] integers, S the sum of the widths; features of lists come last.
-            scale: [B, S - those of single features] float32, 0 where a list has no more.
-            widths: ids of each feature.
+            ids: [B, S] integers, where S is the sum of the widths; lists come last.
+            scale: [B, S - number of features with one id] float32, 0 after the end of a list.
+            widths: greatest number of ids of each feature.
         """
         singles = ids.shape[1] - scale.shape[1]
         factors = torch.cat([scale.new_ones(len(ids), singles), scale], 1)
@@ -77,7 +77,7 @@ class Bags:
         return cls(len(widths), ids.flatten(), offsets, factors.flatten())
 
     def to_slots(self, widths: Sequence[int], num_list_slots: int) -> tuple[Tensor, Tensor]:
-        """Returns the tensors that `from_slots` takes, ids as int64."""
+        """Returns the arguments `ids` (int64) and `scale` of `from_slots`."""
         lengths, num_slots = self.offsets.diff(), sum(widths)
         num_rows = len(lengths) // len(widths)
         ends = torch.tensor(widths).cumsum(0)
@@ -94,11 +94,11 @@ class Bags:
         return Bags(self.num_features, change(self.ids), change(self.offsets), change(self.scale))
 
     def reordered(self, feature: int, order: Tensor) -> "Bags":
-        """Gives each sample the ids that another one has of a feature.
+        """Gives each sample the ids of another sample for one feature.
 
         Args:
-            feature: its number.
-            order: [B] int64, the other sample.
+            feature: number of the feature.
+            order: [B] int64, the sample from which to take the ids.
         """
         bags = torch.arange(len(self.offsets) - 1, device=order.device)
         bags = bags.view(-1, self.num_features)
@@ -110,19 +110,19 @@ class Bags:
         return Bags(self.num_features, self.ids[at], offsets, self.scale[at])
 
     def column(self, feature: int) -> Tensor:
-        """Returns [B] ids of a feature that has one a row."""
+        """Returns [B] ids of a feature that has one id per row."""
         return self.ids[self.offsets[feature : -1 : self.num_features]]
 
 
 class BaggedEmbedding(JointEmbeddings[Bags]):
-    """A joint table whose rows are summed per feature, updated in place."""
+    """A joint table, updated in place, whose rows are summed over each feature."""
 
     in_autograd = False
     _pending: tuple[Tensor, Tensor, Bags] | None = None
 
     @classmethod
     def of(cls, config: ModelConfig, table_sizes: Sequence[int]) -> "BaggedEmbedding":
-        """Builds the tables of a model, with random values."""
+        """Builds the tables of a model with random values."""
         dim, sizes = config.row_dim, config.capped(table_sizes)
         tables = cls(sizes, dim, config.hash_indices, config.embedding_storage)
         tables.init_std = config.embedding_init
@@ -130,24 +130,24 @@ class BaggedEmbedding(JointEmbeddings[Bags]):
         return tables
 
     def forward(self, ids: Bags, dtype: torch.dtype) -> Tensor:
-        """Sums the scaled rows of each feature; zeros for an empty list.
+        """Sums the scaled rows of each feature.
 
         Args:
-            ids: of B samples.
+            ids: ids of B samples.
             dtype: dtype of the vectors.
 
         Returns:
-            [B, F, D] vectors.
+            [B, F, D] vectors; zeros for an empty list.
         """
         rows = self.table_rows(ids.ids, ids.offsets)
         return self.pool(rows, ids, dtype).view(-1, len(self.table_sizes), self.embedding_dim)
 
     def pool(self, rows: Tensor, bags: Bags, dtype: torch.dtype) -> Tensor:
-        """Sums scaled rows of the joint table: [bags, D].
+        """Returns [bags, D] sums of scaled rows of the joint table.
 
         Args:
             rows: [L] row numbers.
-            bags: gives the bounds of the bags and the factors.
+            bags: bounds of the bags, and factors of the rows.
             dtype: dtype of the vectors.
         """
         anchor = None
@@ -169,5 +169,5 @@ class BaggedEmbedding(JointEmbeddings[Bags]):
         source = reference.bag_of_lookup(bags.offsets, len(rows))
         return [RowGradients(0, rows, gradient, source=source, scale=bags.scale)]
 
-    def _describe_bad_id(self, lookup: int) -> str:  # noqa: ARG002  (its feature is not told)
-        return "a batch held an id outside the rows of its table"
+    def _describe_bad_id(self, lookup: int) -> str:  # noqa: ARG002  (its feature is unknown)
+        return "a batch contained an id outside the rows of its table"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables of all categorical features, a class per `embedding_type`.
+"""Embedding tables of all categorical features, one class per `embedding_type`.
 
 All map ids [B, F] to vectors [B, F, D]. They differ in storage (one joint table or one per feature)
-and in how row gradients reach the optimizer; none computes a gradient of a whole table.
+and in how row gradients reach the optimizer. None computes the gradient of a whole table.
 """
 
 import abc
@@ -21,10 +21,10 @@ from recsys.errors import UserError
 from recsys.train.optimizers.rows import RowGradients, RowLookups
 
 LookupsT = TypeVar("LookupsT")
-"""Type of the ids: a tensor on one device, exchanged lookups on several."""
+"""Type of the ids: a tensor on one device; exchanged lookups on several devices."""
 
 _LONG_ROW = 64
-"""Columns from which on inference is faster with lookup and dot products in one pass."""
+"""Least columns at which inference is faster with lookup and dot products in one pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class Shard:
     """The rows of one feature's table that a process stores.
 
     Attributes:
-        rows: their numbers in the feature's table; the step is W for a row-wise table, else 1.
-        storage: number of the stored table with these rows.
+        rows: their numbers in the feature's table; the step is the number of ranks for a row-wise
+            table, otherwise 1.
+        storage: number of the stored table that contains these rows.
         stored_rows: their numbers in the stored table.
         is_saved_here: whether this process saves them; only one rank saves a replicated table.
     """
@@ -44,12 +45,12 @@ class Shard:
     is_saved_here: bool = True
 
     def view(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Returns this shard's rows of tensors shaped like the stored tables."""
+        """Returns this shard's rows from tensors with the shapes of the stored tables."""
         return tensors[self.storage][self.stored_rows]
 
 
 def joint_shards(table_sizes: Sequence[int]) -> dict[int, Shard]:
-    """Returns {feature: shard} of a joint table of whole tables."""
+    """Returns {feature: shard} for a joint table that contains whole tables."""
     starts = itertools.accumulate(table_sizes, initial=0)
     return {
         feature: Shard(slice(0, rows, 1), 0, slice(start, start + rows))
@@ -63,12 +64,14 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
     Args:
         table_sizes: rows of each table.
         embedding_dim: D, columns of each table.
-        hash_indices: take ids modulo the table size.
+        hash_indices: whether to reduce ids modulo the table size.
 
     Attributes:
-        init_std: deviation of the values that rows start from; None takes the table's size.
-        trainable: keep what an update needs.
-        finds_overflow: look for infinite row gradients in backward, where that costs no pass.
+        init_std: standard deviation of the initial values; None draws uniformly within bounds that
+            depend on the table's size.
+        trainable: whether to keep what an update needs.
+        finds_overflow: whether to look for infinite row gradients in backward, where this costs no
+            additional pass.
     """
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
@@ -82,10 +85,7 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         self.finds_overflow = False
 
     def prepare(self, ids: LookupsT) -> LookupsT:
-        """Starts the communication of `forward`, to overlap it with computation.
-
-        Args:
-            ids: lookups of the batch.
+        """Starts the communication of `forward`, so that it overlaps with computation.
 
         Returns:
             The argument for `forward`.
@@ -116,12 +116,12 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
             bottom: [B, D] output of the bottom MLP.
 
         Returns:
-            [B, width] as `ops.dot_interaction` returns it.
+            [B, width], see `ops.dot_interaction`.
         """
         return ops.dot_interaction(self(ids, bottom.dtype), bottom)
 
     def joint_table(self) -> ops.JointTable | None:
-        """Returns the tables for `ops.dlrm_forward`; None where it does not take them."""
+        """Returns the tables for `ops.dlrm_forward`; None if it does not support them."""
         return None
 
     @abc.abstractmethod
@@ -140,8 +140,8 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
     def reset_parameters(self) -> None:
         """Draws each table from N(0, init_std^2) or U(-sqrt(1 / rows), sqrt(1 / rows)).
 
-        Source of the latter: facebookresearch/dlrm, create_emb. Row 0 is zero after
-        `start_unknown_at_zero`.
+        The uniform distribution is that of facebookresearch/dlrm, create_emb. Once
+        `start_unknown_at_zero` was called, row 0 becomes zero.
         """
         stored = self.stored_tables()
         for feature, shard in self.shards().items():
@@ -160,9 +160,9 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
 
     @torch.no_grad()
     def start_unknown_at_zero(self) -> None:
-        """Lets row 0 of each table, of unknown categories, start at zero.
+        """Sets row 0 of each table, for unknown categories, to zero.
 
-        Training may never see it: a random vector would then be served.
+        If training never sees an unknown category, serving would use a random vector otherwise.
         """
         self._unknown_is_zero = True
         stored = self.stored_tables()
@@ -173,24 +173,25 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
     def raise_bad_ids(self) -> None:
         """Refuses ids outside their tables in earlier batches; waits for the device.
 
-        On a CPU the lookup itself refuses such ids.
+        On a CPU, the lookup itself refuses such ids.
 
         Raises:
-            UserError: an id was outside its table; names the feature.
+            UserError: an id was outside its table; the message names the feature.
         """
 
 
 class JointEmbeddings(Embeddings[LookupsT]):
-    """One [R, D] table for all features, one after the other.
+    """One [R, D] table that contains the tables of all features, one after the other.
 
     Args:
-        table_sizes: rows of each table.
+        table_sizes: rows of each feature's table.
         embedding_dim: D, columns of each table.
-        hash_indices: take ids modulo the table size.
-        storage: `float32`, or `bfloat16`, updated with stochastic rounding.
+        hash_indices: whether to reduce ids modulo the table size.
+        storage: `float32`, or `bfloat16`, which is updated with stochastic rounding.
 
     Attributes:
-        in_autograd: the table has a gradient, and is not updated in place.
+        in_autograd: whether autograd computes a gradient of the table; otherwise it is updated in
+            place.
     """
 
     in_autograd: ClassVar[bool] = True
@@ -225,7 +226,7 @@ class JointEmbeddings(Embeddings[LookupsT]):
         return joint_shards(self.table_sizes)
 
     def table_rows(self, ids: Tensor, bag_offsets: Tensor | None = None) -> Tensor:
-        """Returns rows of ids, of [L] in bags; see `ops.joint_rows`."""
+        """Returns the row number of each id, [L] for bags; see `ops.joint_rows`."""
         return ops.joint_rows(
             ids,
             self._offsets,
@@ -240,16 +241,16 @@ class JointEmbeddings(Embeddings[LookupsT]):
         lookup = int(self._bad_id)
         if lookup != ops.NO_BAD_ID:
             raise UserError(
-                f"{self._describe_bad_id(lookup)}; the dataset and its feature spec differ, or "
+                f"{self._describe_bad_id(lookup)}; the dataset does not match its feature spec, or "
                 "`hash_indices` is missing",
                 setting="hash_indices",
             )
 
     def _describe_bad_id(self, lookup: int) -> str:
-        """Describes an id outside its table, by its number in a batch."""
+        """Describes an id outside its table, given its number in a batch."""
         feature = lookup % len(self.table_sizes)
         return (
-            f"categorical feature {feature}: a batch held an id outside [0, "
+            f"categorical feature {feature}: a batch contained an id outside [0, "
             f"{self.table_sizes[feature]}), the rows of its table"
         )
 
@@ -260,7 +261,7 @@ class JointEmbeddings(Embeddings[LookupsT]):
 
 
 class JointRows(JointEmbeddings[Tensor]):
-    """A joint table that gives a row for each id."""
+    """A joint table that returns one row for each id."""
 
     @abc.abstractmethod
     def lookup(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
@@ -299,13 +300,13 @@ class JointSparseEmbedding(JointRows):
 
 
 class JointFusedEmbedding(JointRows):
-    """A joint table outside autograd, updated in place by rows (`joint_fused`).
+    """A joint table outside autograd, updated in place row by row (`joint_fused`).
 
-    The table has no gradient tensor, dense or sparse: autograd delivers the row gradients through
-    a stand-in tensor, see `ops.row_gradient_anchor`.
+    The table has no gradient tensor, dense or sparse. Autograd delivers the row gradients through a
+    placeholder tensor, see `ops.row_gradient_anchor`.
 
     Attributes:
-        sorts_early: on a GPU, sort the rows of a step beside its forward pass.
+        sorts_early: whether to sort the rows of a step on a GPU during its forward pass.
     """
 
     in_autograd = False
@@ -321,7 +322,7 @@ class JointFusedEmbedding(JointRows):
     def _anchor(
         self, rows: Tensor, dtype: torch.dtype, overflow: Tensor | None = None
     ) -> Tensor | None:
-        """Returns the tensor that will receive the row gradients, in training."""
+        """Returns the tensor that will receive the row gradients; None outside training."""
         if not self._trains():
             return None
         num_table_rows = len(self.weight) if self.sorts_early else None
@@ -335,9 +336,9 @@ class JointFusedEmbedding(JointRows):
     def prefers_one_pass(self) -> bool:
         """Returns True if `interact` is faster than two separate ops.
 
-        Measured on a CPU (AVX-512, two cores): a quarter faster in inference with long rows, never
-        in training, because backward reads the rows again. On CUDA it moves half the bytes or less
-        (counted, not measured).
+        On a CPU (measured with AVX-512, two cores), it is a quarter faster in inference with long
+        rows; it is never faster in training, because backward reads the rows again. On CUDA, it
+        moves at most half the bytes (counted, not measured).
         """
         if self.weight.is_cuda:
             return True
@@ -366,7 +367,7 @@ class JointFusedEmbedding(JointRows):
 
 
 class MultiTableEmbedding(Embeddings[Tensor]):
-    """A table per feature in plain PyTorch, with sparse gradients (`multi_table`)."""
+    """One table per feature in plain PyTorch, with sparse gradients (`multi_table`)."""
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
         super().__init__(table_sizes, embedding_dim, hash_indices)
@@ -379,7 +380,7 @@ class MultiTableEmbedding(Embeddings[Tensor]):
         return [weight.data for weight in self.weights]
 
     def shards(self) -> dict[int, Shard]:
-        """Returns a shard per feature with all its rows."""
+        """Returns one shard per feature with all its rows."""
         return {
             feature: Shard(slice(0, rows, 1), feature, slice(0, rows))
             for feature, rows in enumerate(self.table_sizes)
@@ -408,7 +409,7 @@ class MultiTableEmbedding(Embeddings[Tensor]):
 def read_tables(embeddings: Embeddings[LookupsT]) -> dict[int, Tensor]:
     """Returns {feature: [rows, D] float32} of the rows stored on this process.
 
-    These are views of float32 tables and copies of others.
+    The tensors are views of float32 tables, and copies of other tables.
     """
     values = embeddings.stored_tables()
     return {
@@ -422,7 +423,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
     """Copies a table's values into the rows stored on this process.
 
     Args:
-        embeddings: tables to overwrite.
+        embeddings: tables to change.
         feature: number of the feature.
         values: [table size, D] floating point, the whole table.
     """
@@ -432,7 +433,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
 
 
 def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
-    """Copies values into the rows of a shard, in any storage."""
+    """Copies values into the rows of a shard."""
     shard.view(embeddings.stored_tables()).copy_(values)
 
 
@@ -460,13 +461,14 @@ def build_embeddings(
     """Builds embeddings of a type and storage.
 
     Args:
-        embedding_type: class of the tables.
+        embedding_type: name of the class, as in the setting.
         table_sizes: rows of each table.
         embedding_dim: D.
-        hash_indices: take ids modulo the table size.
-        storage: of `joint_fused`.
+        hash_indices: whether to reduce ids modulo the table size.
+        storage: storage of `joint_fused`.
         init_std: see `Embeddings`.
-        draws: draw random values; shards leave it to who knows the size of the whole tables.
+        draws: whether to draw random values. For shards, the caller draws them, because they
+            depend on the size of the whole tables.
     """
     tables: Embeddings[Tensor]
     if embedding_type == "joint_fused":

@@ -15,7 +15,7 @@ _LARGEST = 127
 
 
 def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantizes each row to 8 bits with a scale of its own.
+    """Quantizes each row to 8 bits with its own scale.
 
     Args:
         table: [R, D] floating point, finite.
@@ -27,14 +27,14 @@ def quantize_rows(table: Tensor) -> tuple[Tensor, Tensor]:
     values = table.to(torch.float32)
     largest = values.abs().amax(dim=1) if values.shape[1] else values.new_zeros(len(values))
     scale = largest / _LARGEST
-    # A row of zeros, or of values too small to divide by, stays zero.
+    # A row of zeros, or of values too small to divide by, becomes zero.
     divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
     rounded = (values / divisor.unsqueeze(1)).round().clamp(-_LARGEST, _LARGEST)
     return rounded.to(torch.int8), scale
 
 
 def one_table(embeddings: Embeddings[Tensor]) -> Tensor:
-    """Returns the tables one after the other, copied if they are several."""
+    """Returns the tables concatenated; a copy if there are several."""
     stored = embeddings.stored_tables() or [torch.empty(0, embeddings.embedding_dim)]
     return stored[0] if len(stored) == 1 else torch.cat(stored)
 
@@ -46,8 +46,8 @@ class FrozenEmbedding(Embeddings[Tensor]):
         table: [R, D] float32, bfloat16 or int8; not copied.
         scale: [R] float32 scale of each row; None for a floating-point table.
         table_sizes: rows of each feature.
-        hash_indices: take ids modulo the table size.
-        checks_ids: refuse ids outside their tables, which no exporter takes.
+        hash_indices: whether to reduce ids modulo the table size.
+        checks_ids: whether to refuse ids outside their tables; exporters do not support this.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FrozenEmbedding(Embeddings[Tensor]):
         self.register_buffer("_sizes", torch.tensor(self.table_sizes))
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Maps [B, F] ids, inside their tables, to [B, F, D]."""
+        """Maps [B, F] ids to [B, F, D]; without `checks_ids`, ids must be inside their tables."""
         rows = self._rows(ids)
         if self.scale is None:
             return nn.functional.embedding(rows, self.table).to(dtype)
@@ -99,5 +99,5 @@ class FrozenEmbedding(Embeddings[Tensor]):
         return joint_shards(self.table_sizes)
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns an empty list: the table is not trained."""
+        """Returns an empty list, because the table is not trained."""
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often ids and pairs of ids occur in the training rows, and are clicked, as numbers."""
+"""Numbers that say how often ids and pairs of ids occur in training rows and are clicked."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,41 +11,42 @@ from torch import Tensor, nn
 from dlrm.config.model import combinations_of
 
 _FOLDS = 4
-"""Parts of the training rows: a row's click rates are those of the other parts."""
+"""Parts of the training rows: a row's click rates come from the other parts."""
 _SMOOTHING = 5.0
-"""Rows of the average click rate that are added to those of each id or pair."""
+"""Number of rows with the average click rate to add to those of each id or pair."""
 _LEAST_RATE = 1e-6
-"""Least average click rate, and distance from 1, so that all odds are finite."""
+"""Least distance of the average click rate from 0 and 1, so that all odds are finite."""
 _LEAST_STD = 0.1
-"""Smallest deviation to divide by: that of counts which differ by about a tenth."""
+"""Smallest deviation to divide by: that of counts that differ by about a tenth."""
 _ROWS_AT_A_TIME = 1 << 14
-"""Rows that are looked up together: with 26 features their slots take 49 MB."""
+"""Rows to look up together: with 26 features, their slots take 49 MB."""
 _EMPTY = -1
 _OF_REMAINDER, _OF_QUOTIENT = 40503, 60493
 """Odd factors below 2^16, so that no product overflows."""
 _FOLD_MODULUS = (1 << 31) - 1
 BYTES_OF_SLOT = 16
-"""Key, rows and clicks."""
+"""Bytes of a slot: key, rows and clicks."""
 TRAINING_BYTES_OF_SLOT = _FOLDS * 8
-"""Rows and clicks of each part, which training keeps besides."""
+"""Additional bytes of a slot in training: rows and clicks of each part."""
 
 
 class IdStatistics(nn.Module):
     """Maps the ids of a sample to numbers about each id and each pair of ids.
 
-    An id or pair that n training rows hold, c of them clicks, has two numbers: log(1 + n), and the
-    log odds of its click rate, log((c + s p) / (n - c + s (1 - p))), with the click rate p of all
-    rows and s = `_SMOOTHING`. Each number is standardised by its mean and deviation over the
-    training rows (a deviation of at least `_LEAST_STD`; a number that never varies becomes 0).
+    An id or pair that occurs in n training rows, c of them clicks, has two numbers: log(1 + n), and
+    the log odds of its click rate, log((c + s p) / (n - c + s (1 - p))), with the click rate p of
+    all rows and s = `_SMOOTHING`. Each number is standardised by its mean and standard deviation
+    over the training rows. The deviation is at least `_LEAST_STD`; a number that never varies
+    becomes 0.
 
-    In training n does not count the row itself, and the click rate is that of the rows whose ids
-    fall into the other `_FOLDS` - 1 parts of the training rows: rows of the same ids are in one
-    part, so that no number tells a row its own label. CatBoost calls such numbers counters and
-    target statistics (Prokhorenkova et al. 2018, arXiv:1706.09516). They tell a network what it
-    cannot learn from vectors: that two rare ids were seen together, and what came of it.
+    In training, n does not count the row itself, and the click rate comes from the other
+    `_FOLDS` - 1 parts of the training rows. Rows with the same ids are in the same part, so that no
+    number reveals a row's own label. CatBoost calls such numbers counters and target statistics
+    (Prokhorenkova et al. 2018, arXiv:1706.09516). They give a network what it cannot learn from
+    vectors: whether two rare ids occurred together, and how often that was a click.
 
-    They are kept in a hash table, where each id and pair has two slots that it may take; where
-    both are taken, the less frequent one is left out, as if no row held it.
+    A hash table stores the numbers. Each id or pair may take one of two slots; if both are taken by
+    more frequent ones, it is left out, as if it never occurred.
 
     Args:
         table_sizes: categories of each feature.
@@ -56,10 +57,10 @@ class IdStatistics(nn.Module):
         rows: [S] float32, n.
         clicks: [S] float32, c.
         rate: [] float32, p.
-        mean: [2 C] float32, of the C counts and of the C log odds: features 0, 1, ..., then
+        mean: [2 C] float32, means of the C counts and of the C log odds: features 0, 1, ..., then
             pairs (0, 1), (0, 2), ..., (1, 2), ...
-        scale: [2 C] float32, by which they are multiplied; 0 for a number that never varies.
-        of_others: [S `_FOLDS`, 2] float32, n and c without those of each part; None outside
+        scale: [2 C] float32, reciprocal deviations; 0 for a number that never varies.
+        of_others: [S `_FOLDS`, 2] float32, n and c without the rows of each part; None outside
             training.
     """
 
@@ -100,16 +101,16 @@ class IdStatistics(nn.Module):
 
     @property
     def num_numbers(self) -> int:
-        """Numbers of a sample, 2 C."""
+        """2 C, how many numbers a sample has."""
         return len(self.mean)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Maps [B, F] ids, hashed if they lie outside the tables, to [B, 2 C] float32."""
+        """Maps [B, F] ids to [B, 2 C] float32; ids outside the tables are hashed."""
         return (self._numbers(ids, in_training=self.training) - self.mean) * self.scale
 
     @torch.no_grad()
     def fit(self, ids: Tensor, label: Tensor) -> None:
-        """Finds the statistics of training rows, in place of those of earlier ones.
+        """Computes the statistics of training rows; replaces earlier statistics.
 
         Args:
             ids: [N, F] integers.
@@ -127,17 +128,17 @@ class IdStatistics(nn.Module):
         self._standardise(ids)
 
     def _within(self, ids: Tensor) -> Tensor:
-        """Returns [B, F + 1] int64 ids that lie within the tables, and a column of zeros."""
+        """Returns [B, F + 1] int64: ids modulo the sizes of the tables, and a column of zeros."""
         ids = ids.to(torch.int64).remainder(self._sizes)
         return torch.cat([ids, torch.zeros_like(ids[:, :1])], 1)
 
     def _keys_of(self, within: Tensor, numbers: int | slice = slice(None)) -> Tensor:
-        """Returns the [B, C] keys of what `_within` returns, or [B] of one feature or pair."""
+        """Returns [B, C] keys for the result of `_within`, or [B] of one feature or pair."""
         first = within[:, self._first[numbers]].to(torch.int64) * self._stride[numbers]
         return first + within[:, self._second[numbers]] + self._start[numbers]
 
     def _place(self, keys: Tensor, counts: Tensor) -> None:
-        """Gives keys with [K, folds, 2] counts their slots, the most frequent ones first."""
+        """Places keys with [K, folds, 2] counts in the table, the most frequent first."""
         rows, clicks = counts.sum(1).unbind(1)
         self.keys.fill_(_EMPTY)
         left = torch.argsort(rows, descending=True, stable=True)
@@ -155,7 +156,7 @@ class IdStatistics(nn.Module):
         self.of_others = self.of_others.flatten(0, 1)
 
     def _standardise(self, ids: Tensor) -> None:
-        """Finds mean and deviation of the numbers that the rows have in training."""
+        """Computes mean and deviation of the numbers of rows in training."""
         total = torch.zeros(2, self.num_numbers, dtype=torch.float64, device=self.mean.device)
         parts = torch.split(ids, _ROWS_AT_A_TIME)
         least, most = (torch.full_like(self.mean, end) for end in (torch.inf, -torch.inf))
@@ -184,7 +185,7 @@ class IdStatistics(nn.Module):
         return torch.cat([rows.log1p(), (clicked / missed).log()], 1)
 
     def _find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the slot of each key, and whether it holds that key."""
+        """Returns the slot of each key, and whether the slot contains this key."""
         first, second = self._two_slots(keys)
         in_first = _take(self.keys, first) == keys
         is_kept = in_first | (_take(self.keys, second) == keys)
@@ -196,7 +197,7 @@ class IdStatistics(nn.Module):
         return first, (first * _OF_REMAINDER + quotient * _OF_QUOTIENT).remainder(self.slots - 1)
 
     def _folds(self, within: Tensor) -> Tensor:
-        """Returns the part of the training rows that each row belongs to, by all of its ids."""
+        """Returns the part of the training rows to which each row belongs, given all its ids."""
         mixed = torch.zeros_like(within[:, 0], dtype=torch.int64)
         for column in within.unbind(1)[:-1]:
             mixed = (mixed * _OF_REMAINDER + column + 1).remainder(_FOLD_MODULUS)
@@ -204,12 +205,12 @@ class IdStatistics(nn.Module):
 
 
 def _take(table: Tensor, index: Tensor) -> Tensor:
-    """Returns `table[index]`, in half the time of an index of several dimensions."""
+    """Returns `table[index]`; twice as fast as an index of several dimensions."""
     return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
 def _is_first(values: Tensor) -> Tensor:
-    """Tells of each of [K] values whether no earlier one is the same."""
+    """Returns [K] bool, True for each value that differs from all earlier ones."""
     ascending, order = torch.sort(values, stable=True)
     is_first = torch.ones_like(ascending, dtype=torch.bool)
     is_first[1:] = ascending[1:] != ascending[:-1]
@@ -217,7 +218,7 @@ def _is_first(values: Tensor) -> Tensor:
 
 
 class _Counted(NamedTuple):
-    """Keys and their rows.
+    """Distinct keys and their counts.
 
     Attributes:
         keys: [K] int64.

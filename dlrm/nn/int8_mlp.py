@@ -3,7 +3,7 @@
 
 A number is stored as a whole number times a scale: weights in [-127, 127] with a scale per output,
 activations in [0, 255] with one scale per layer. Products and sums are exact, in 32 bits. On a
-processor without VNNI instructions activations have 7 bits. Source: Jacob et al. 2018
+processor without VNNI instructions, activations have 7 bits. Source: Jacob et al. 2018
 (arXiv:1712.05877).
 """
 
@@ -20,14 +20,14 @@ from dlrm.nn.frozen_embedding import quantize_rows
 from dlrm.nn.mlp import Mlp
 
 _LEAST_WIDTH = 64
-"""Layers with fewer inputs or outputs stay float32: they cost little time and much accuracy."""
+"""Layers with fewer inputs or outputs stay float32: 8 bits gain little time and lose accuracy."""
 
 
 @functools.cache
 def largest_activation() -> int:
-    """Returns 255, or 127 where sums of 8-bit products are cut off.
+    """Returns 255, or 127 if this processor cuts off sums of 8-bit products.
 
-    Without VNNI two products are added in 16 bits, which hold 2 x 127 x 127 but not 2 x 255 x 127.
+    Without VNNI, two products are added in 16 bits, which fit 2 x 127 x 127 but not 2 x 255 x 127.
     """
     ones = torch.ones(64, dtype=torch.int64)
     x = torch.full((1, 64), 255, dtype=torch.uint8)
@@ -43,7 +43,7 @@ def observed_inputs(mlp: Mlp) -> Iterator[list[Tensor]]:
     """Records the largest magnitudes of the inputs of each layer.
 
     Yields:
-        [inputs] float32 for each layer, raised by every forward pass of `mlp`.
+        [inputs] float32 for each layer, updated by every forward pass of `mlp`.
     """
     largest = [torch.zeros(layer.in_features) for layer in mlp.linears]
 
@@ -64,15 +64,15 @@ def observed_inputs(mlp: Mlp) -> Iterator[list[Tensor]]:
 class _Int8Layer:
     """A layer with 8-bit weights on 8-bit inputs.
 
-    A float32 input is rounded here, with a scale per column, which the weights take in: inputs of
-    very different sizes (dot products beside a dense vector) lose the same share of what they
-    contribute. Source of that idea: Xiao et al. 2023 (SmoothQuant, arXiv:2211.10438).
+    A float32 input is rounded here with one scale per column; the weights absorb the scales. Thus
+    inputs of very different sizes (dot products and a dense vector) lose the same share of their
+    contribution. Source of this idea: Xiao et al. 2023 (SmoothQuant, arXiv:2211.10438).
 
     Args:
         layer: the layer to copy.
         largest: [inputs] largest magnitudes of its input.
-        is_after_int8: the input comes in 8 bits from the layer before, which ends in a ReLU.
-        output_largest: largest output, for an output in 8 bits; None for one in float32.
+        is_after_int8: whether the input comes in 8 bits from the previous layer and its ReLU.
+        output_largest: largest output if the output has 8 bits; None if it is float32.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class _Int8Layer:
     ) -> None:
         weight = layer.weight.detach().to(torch.float32)
         self._largest = largest_activation()
-        zero = (self._largest + 1) // 2  # stands for 0 in inputs that may be negative
+        zero = (self._largest + 1) // 2  # code of 0 in inputs that may be negative
         self._factor: Tensor | None = None
         if is_after_int8:
             self._input_scale, self._input_zero = _activation_scale(largest.amax()), 0
         else:
             scale = largest / (self._largest - zero)
-            # A column that was always 0 keeps no weight, which would set the scale of its row.
+            # A column that was always 0 gets zero weights, so that it does not affect the scales.
             weight, factor = weight * scale, scale.reciprocal()
             self._factor = factor.masked_fill_(scale == 0, 0.0)
             self._input_scale, self._input_zero = 1.0, zero
@@ -115,18 +115,18 @@ class _Int8Layer:
 
 
 def _activation_scale(largest: Tensor) -> float:
-    """Returns the scale of activations, 1 if all were 0."""
+    """Returns the scale of activations; 1 if all were 0."""
     return float(largest) / largest_activation() or 1.0
 
 
 class Int8Mlp(nn.Module):
     """Runs an `Mlp` in 8 bits; narrow layers stay float32.
 
-    Inputs beyond those of the calibration are cut off. A few samples run in float32, which is
-    faster for them than a call for each layer.
+    Inputs beyond the range of the calibration are clipped. A few samples run in float32, which is
+    faster for them than one call per layer.
 
     Args:
-        mlp: the perceptron to copy, on a CPU, without batch norm.
+        mlp: the MLP to copy, on a CPU, without batch norm.
         largest: magnitudes from `observed_inputs`.
     """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interactions of the bottom MLP's output and the embeddings.
 
-Each maps the bottom MLP's output [B, D] and the looked-up vectors [B, F, D] (None without tables)
-to [B, out_features].
+Each maps the bottom MLP's output [B, D] and the looked-up vectors [B, F, D], or None without
+tables, to [B, out_features].
 """
 
 from typing import Protocol
@@ -29,11 +29,11 @@ def _concatenated(bottom: Tensor, vectors: Tensor | None) -> Tensor:
 class Interaction(nn.Module):
     """Combines the bottom MLP's output with the looked-up vectors.
 
-    `forward` takes both, None in place of the vectors without tables.
+    `forward` takes both; the vectors are None without tables.
 
     Attributes:
         out_features: columns of the result.
-        num_padding: columns at its end that are always zero.
+        num_padding: columns at the end of the result that are always zero.
     """
 
     out_features: int
@@ -41,10 +41,10 @@ class Interaction(nn.Module):
 
 
 class DotInteraction(Interaction):
-    """Pairwise dot products of the vectors, beside the bottom MLP's output.
+    """Concatenates the bottom MLP's output and the pairwise dot products of the vectors.
 
     Args:
-        num_vectors: F + 1, with the bottom MLP's output.
+        num_vectors: F + 1, including the bottom MLP's output.
         embedding_dim: D.
         op: the extension's op, or its definition in plain PyTorch.
     """
@@ -65,10 +65,10 @@ class DotInteraction(Interaction):
 
 
 class CatInteraction(Interaction):
-    """Plain concatenation of the vectors.
+    """Concatenates the vectors.
 
     Args:
-        num_vectors: F + 1, with the bottom MLP's output.
+        num_vectors: F + 1, including the bottom MLP's output.
         embedding_dim: D.
     """
 
@@ -89,7 +89,7 @@ class LowRankCross(Interaction):
     """Low-rank cross layers: x <- x0*(W(Vx) + b) + x.
 
     Args:
-        num_vectors: F + 1, with the bottom MLP's output.
+        num_vectors: F + 1, including the bottom MLP's output.
         embedding_dim: D.
         num_layers: number of cross layers.
         rank: rows of V, the rank of the product WV.

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from cuda_ext import ops
 
 FEW_ROWS = {torch.float32: 32, torch.bfloat16: 8}
-"""Most samples for which one native call is faster than a matrix product a layer, by type.
+"""Most samples for which one native call is faster than one matrix product per layer, by dtype.
 
-Measured on processors with AVX-512 (benchmark.run inference); the products win above.
+Measured on processors with AVX-512 (benchmark.run inference); with more samples, the products win.
 """
 
 T = TypeVar("T")
@@ -34,18 +34,19 @@ def init_linear(layer: nn.Linear) -> None:
 class Mlp(nn.Module):
     """Linear layers with ReLU between them.
 
-    In evaluation mode it keeps copies of its weights, laid out for fast inference. `train` and
-    `eval` drop them, so whoever changes weights calls one of them afterwards: a training step and
-    an evaluation begin with it, loading ends with it. The tensors themselves do not tell: fused
-    optimizers write to them without raising their `_version`.
+    In evaluation mode, it keeps copies of its weights, laid out for fast inference. `train` and
+    `eval` drop these copies, so code that changes weights must call one of them afterwards: a
+    training step and an evaluation begin with such a call, loading ends with one. The tensors
+    themselves do not show a change: fused optimizers write to them without raising their
+    `_version`.
 
     Args:
         in_features: width of the input.
         sizes: outputs of each layer.
-        final_relu: apply a ReLU after the last layer too (bottom MLP).
+        final_relu: whether a ReLU also follows the last layer (bottom MLP).
         dropout: fraction of activations dropped after each hidden layer in training.
-        batch_norm: normalise the output of each hidden layer before its ReLU (Ioffe and Szegedy
-            2015, arXiv:1502.03167; FuxiCTR's MLP_Block has the same order).
+        batch_norm: whether to normalise the output of each hidden layer before its ReLU (Ioffe and
+            Szegedy 2015, arXiv:1502.03167; FuxiCTR's MLP_Block uses the same order).
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Mlp(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the mode, also for `eval`; drops the copies for inference."""
+        """Sets the mode and drops the copies for inference; `eval` calls it too."""
         self._copies.clear()
         return super().train(mode)
 
@@ -118,10 +119,10 @@ class Mlp(nn.Module):
         )
 
     def packed_for_few(self, x: Tensor) -> ops.PackedMlp | None:
-        """Returns the layers packed for one native call, if that is faster.
+        """Returns the layers packed for one native call; None if that is not faster.
 
         Args:
-            x: [B, ...] an input, or another tensor of its size, type and device.
+            x: [B, ...] an input, or another tensor with its rows, dtype and device.
         """
         if not self._infers_on_cpu(x):
             return None
@@ -137,7 +138,7 @@ class Mlp(nn.Module):
         return self._kept(str(dtype), pack)
 
     def _infer_in_half(self, x: Tensor) -> Tensor:
-        """Runs in bfloat16, with weights cast once instead of in every call."""
+        """Runs in bfloat16, with weights that are cast once, not in every call."""
         linears = self.linears
 
         def cast() -> list[tuple[Tensor, Tensor]]:
@@ -158,11 +159,8 @@ def _autocast_dtype() -> torch.dtype | None:
 class ApexMlp(nn.Module):
     """Runs an `Mlp` with NVIDIA apex's fused kernels (CUDA, float32 and float16).
 
-    apex applies a ReLU after every layer, so a last layer without one runs in PyTorch. The
-    parameters stay those of the `Mlp`, so checkpoints do not depend on apex.
-
-    Args:
-        mlp: the perceptron to run.
+    apex applies a ReLU after every layer, so a last layer without ReLU runs in PyTorch. The
+    parameters stay in the `Mlp`, so checkpoints do not depend on apex.
     """
 
     def __init__(self, mlp: Mlp) -> None:

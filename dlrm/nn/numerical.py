@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of numerical features.
+"""Maps numerical features to vectors.
 
 Source: Gorishniy et al. 2022, On Embeddings for Numerical Features in Tabular Deep Learning
 (arXiv:2203.05556).
@@ -11,29 +11,30 @@ import torch
 from torch import Tensor, nn
 
 INIT_STD = 0.01
-"""Standard deviation of the vectors of bins at the start, unless `embedding_init` says another."""
+"""Default standard deviation of the initial vectors of bins; `embedding_init` overrides it."""
 
 
 class NumericalEmbedding(nn.Module):
-    """Maps each numerical feature to a vector of its own.
+    """Maps each numerical feature to its own vector.
 
-    Knots k_0 < ... < k_T divide the values of a feature into T intervals. With `bins` a number has
-    the vector of its interval, values below k_0 that of the first, above k_T that of the last. With
-    `piecewise_linear` it is coded as T shares, 1 of each interval below it, 0 of each above it, and
-    in between the part of its interval below it; a linear layer and a ReLU make the vector ("Q-LR"
-    in the paper). A feature with fewer intervals repeats its last knot.
+    Knots k_0 < ... < k_T divide the values of a feature into T intervals. With `bins`, a number has
+    the vector of its interval; numbers below k_0 have that of the first, above k_T that of the
+    last. With `piecewise_linear`, a number is encoded as T shares: 1 for each interval below it, 0
+    for each above it, and for its own interval the part below the number. A linear layer and a ReLU
+    turn these into the vector ("Q-LR" in the paper). A feature with fewer intervals repeats its
+    last knot.
 
     Args:
         kind: `bins` or `piecewise_linear`.
         num_features: M.
         num_bins: T.
         dim: D, columns of a vector.
-        init_std: of the vectors of bins at the start; None takes `INIT_STD`.
+        init_std: standard deviation of the initial vectors of bins; None means `INIT_STD`.
 
     Attributes:
         knots: [M, T + 1] float32, ascending; evenly spaced in [-2, 2] until `set_knots`.
         weight: [M, T, D].
-        bias: [M, D], of `piecewise_linear`.
+        bias: [M, D] for `piecewise_linear`; None for `bins`.
     """
 
     knots: Tensor
@@ -68,7 +69,7 @@ class NumericalEmbedding(nn.Module):
             code = code - nn.functional.pad(inside, (0, 1))
             return torch.bmm(code.transpose(0, 1), self.weight).transpose(0, 1)
         width = self.knots[:, 1:] - self.knots[:, :-1]
-        scale = torch.where(width > 0, 1 / width, 0.0)  # a repeated knot codes nothing
+        scale = torch.where(width > 0, 1 / width, 0.0)  # a repeated knot encodes nothing
         code = ((x - self.knots[:, :-1]) * scale).clamp(0, 1)
         vectors = torch.baddbmm(self.bias.unsqueeze(1), code.transpose(0, 1), self.weight)
         return torch.relu(vectors).transpose(0, 1)
