@@ -23,15 +23,15 @@ READER_THREADS = 2
 """Threads that read batches: one waits for the disk while the other decodes."""
 
 _BUFFERS_IN_USE = 4
-"""Pinned buffers besides those read ahead: with the loop, copied, next, and one to spare."""
+"""Pinned buffers in addition to those read ahead: in the loop, being copied, next, one to spare."""
 
 _BLOCKS_AHEAD = 1
-"""Blocks of a stream that are decoded ahead of the one being cut into batches."""
+"""Blocks of a stream to decode ahead of the one that is being cut into batches."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLoader:
-    """Loader of a split's batches, by row number or as a stream.
+    """Loads the batches of a split, by row number or as a stream.
 
     A source that can stream is streamed, unless the batches are shuffled.
 
@@ -39,11 +39,11 @@ class BatchLoader:
         source: reader of the split.
         batch_size: samples per batch.
         device: device of the batches.
-        drop_last: leave out the last, shorter batch (training), or yield it (evaluation).
-        shuffle: permute the order of the batches in each epoch, not the rows within.
+        drop_last: whether to leave out the last, shorter batch (training) or yield it (evaluation).
+        shuffle: whether to permute the batches in each epoch; rows within a batch keep their order.
         seed: seed of the permutations.
         subset: fraction of the batches to use, from the front, in (0, 1]; None uses all.
-        read_ahead: batches read ahead of the model; 0 reads on demand.
+        read_ahead: number of batches to read ahead of the model; 0 reads on demand.
     """
 
     source: RowReader
@@ -59,7 +59,7 @@ class BatchLoader:
     )
 
     def __post_init__(self) -> None:
-        """Refuses a split too small for a batch."""
+        """Refuses a split that is too small for a batch."""
         check_any_batch(self.num_batches, self.batch_size, self.source.num_rows, self.subset)
 
     @property
@@ -74,7 +74,7 @@ class BatchLoader:
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
         """Yields the same batches on the host, in storage dtypes.
 
-        Those for a GPU lie in pinned buffers, which another batch takes once they are copied.
+        Batches for a GPU are in pinned buffers, which are reused once they are copied.
         """
         are_of_one_size = not self.source.spec.lists
         if self.device.type == "cuda" and are_of_one_size:
@@ -87,7 +87,7 @@ class BatchLoader:
 
     @property
     def _stream(self) -> StreamedRows | None:
-        """The source, if its rows are read as a stream."""
+        """The source if its rows are read as a stream; otherwise None."""
         return self.source if isinstance(self.source, StreamedRows) and not self.shuffle else None
 
     def row_ranges(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[int, int]]:
@@ -140,7 +140,7 @@ class BatchLoader:
         return buffers.batch(stop - start)
 
     def _cut(self, source: StreamedRows, start: int) -> Generator[ClickColumns, None, None]:
-        """Cuts a stream's blocks into batches, from number `start` on."""
+        """Cuts a stream's blocks into batches, starting at batch number `start`."""
         blocks = iterate_ahead(
             source.stream(start * self.batch_size), _BLOCKS_AHEAD if self.read_ahead else 0
         )
@@ -166,7 +166,7 @@ def _copy_next(cut: Iterator[ClickColumns], buffers: PinnedBuffers) -> NarrowBat
 
 
 def count_batches(num_rows: int, batch_size: int, drop_last: bool, subset: float | None) -> int:
-    """Counts the batches of an epoch; arguments as in `BatchLoader`."""
+    """Returns the number of batches in an epoch; for the arguments see `BatchLoader`."""
     whole = num_rows // batch_size if drop_last else -(-num_rows // batch_size)
     return whole if subset is None else int(whole * Fraction(str(subset)))  # .29 of 100 is 29
 
@@ -179,7 +179,7 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
     """Refuses an epoch without batches.
 
     Raises:
-        UserError: there is none.
+        UserError: the epoch has no batch.
     """
     if num_rows == 0:
         raise UserError("a split of the dataset has no rows; prepare the dataset again")
@@ -187,12 +187,12 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
         raise NoBatchError(
             f"`batch_size` {batch_size} leaves no whole batch of {num_rows} "
             f"rows{'' if subset is None else f' x `dataset_subset` {subset}'}; "
-            "use a smaller one",
+            "use a smaller batch size",
             settings=("batch_size", "dataset_subset"),
         )
 
 
 def to_device(host: Iterator[NarrowBatch], device: torch.device) -> Iterator[Batch[Any]]:
-    """Copies batches to the device, in the model's dtypes."""
+    """Copies batches to the device and converts them to the model's dtypes."""
     on_device = copy_ahead(host, device) if device.type == "cuda" else host
     return (batch.widen() for batch in on_device)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads a parquet split with merlin-dataloader, the loader of NVTabular.
 
-It is imported only with `loader` merlin. With cuDF it decodes on the GPU and its batches stay
-there; without, it reads with pandas.
+merlin-dataloader is imported only with `loader` merlin. With cuDF, it decodes on the GPU, and its
+batches stay there. Without cuDF, it reads with pandas.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ class MerlinLoader:
     """The batches of one split, equal to those of an unshuffled `BatchLoader`.
 
     Attributes:
-        reader: reader of the split, which has checked the schemas of its files.
+        reader: reader of the split; it has checked the schemas of the files.
         batch_size: samples per batch.
         device: device of the batches.
-        drop_last: leave out the last, shorter batch (training), or yield it (evaluation).
+        drop_last: whether to leave out the last, shorter batch (training) or yield it (evaluation).
         subset: fraction of the batches to use, from the front, in (0, 1]; None uses all.
-        read_ahead: batches read ahead of the model; 0 reads on demand.
-        check_ids: refuse ids outside their tables.
+        read_ahead: number of batches to read ahead of the model; 0 reads on demand.
+        check_ids: whether to refuse ids outside their tables.
     """
 
     reader: ParquetReader
@@ -49,7 +49,7 @@ class MerlinLoader:
     check_ids: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses a split too small for a batch."""
+        """Refuses a split that is too small for a batch."""
         check_any_batch(self.num_batches, self.batch_size, self.reader.num_rows, self.subset)
 
     @property
@@ -62,7 +62,7 @@ class MerlinLoader:
         return to_device(self.narrow_batches(epoch, start), self.device)
 
     def narrow_batches(self, epoch: int = 0, start: int = 0) -> Iterator[NarrowBatch]:
-        """Yields the same batches as merlin-dataloader decodes them; epochs are equal.
+        """Yields the same batches in the dtypes of merlin-dataloader; all epochs are equal.
 
         Raises:
             UserError: merlin-dataloader is not installed.
@@ -75,7 +75,7 @@ class MerlinLoader:
     def _read(self, start: int) -> Generator[NarrowBatch, None, None]:
         loader = _open(self.reader, self.batch_size, self.device)
         with contextlib.closing(_stopping(loader, self.reader)) as batches:
-            # The loader starts at the front: a resumed run reads and drops earlier batches.
+            # The loader starts at the first batch: a resumed run reads and drops earlier batches.
             for index, columns in enumerate(itertools.islice(batches, self.num_batches)):
                 if index >= start:
                     yield self._narrow(columns, index * self.batch_size)
@@ -95,8 +95,8 @@ class MerlinLoader:
         if missing or torch.isnan(numerical).any():
             raise DatasetError(
                 f"{source}: rows {first_row} to {first_row + len(label) - 1} have missing values "
-                f"in {missing or 'numerical features'}; prepared data has none: fill them in, or "
-                "prepare the dataset again"
+                f"in {missing or 'numerical features'}, which prepared data does not have: fill "
+                "them in, or prepare the dataset again"
             )
         labels = check_label(label.cpu().numpy(), spec.label, source, first_row)
         if self.check_ids:
@@ -116,7 +116,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of every package of its stack, and of a missing GPU
+            warnings.simplefilter("ignore")  # from every package of its stack, about a missing GPU
             from merlin.dataloader.torch import Loader
             from merlin.io import Dataset
             from merlin.schema import Schema
@@ -124,7 +124,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
         raise UserError(
             f"`loader` merlin needs merlin-dataloader and merlin-core 23.8 ({error}); "
             f"{command_for('merlin')} makes an environment with them, .venv-nvtabular. `loader` "
-            "default reads the same batches without them",
+            "default reads the same batches without these packages",
             setting="loader",
         ) from error
     names = column_names(reader.spec)
@@ -135,7 +135,7 @@ def _open(reader: ParquetReader, batch_size: int, device: torch.device) -> Any:
             paths,
             engine="parquet",
             cpu=True if device.type == "cpu" else None,
-            row_groups_per_part=1,  # else it takes an eighth of the machine's memory
+            row_groups_per_part=1,  # otherwise a part takes an eighth of the machine's memory
             schema=Schema(names),
         )
         return Loader(dataset, batch_size=batch_size, shuffle=False)
@@ -152,8 +152,8 @@ def _stopping(loader: Any, reader: ParquetReader) -> Generator[dict[str, Tensor]
             yield {name: column.reshape(-1) for name, column in columns.items()}
     except (OSError, ValueError) as error:
         raise DatasetError(
-            f"{reader.folder}: merlin-dataloader cannot read a part: {error}; it is damaged or was "
-            "cut: prepare the dataset again (`loader` default names the part and the row group)",
+            f"{reader.folder}: merlin-dataloader cannot read a part: {error}; it is damaged or cut "
+            "short: prepare the dataset again (`loader` default names the part and the row group)",
             setting="loader",
         ) from error
     finally:

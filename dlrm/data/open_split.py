@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a split of any dataset type as batches on one device."""
+"""Opens a split of any dataset type as batches for one device."""
 
 import dataclasses
 
@@ -18,13 +18,13 @@ from recsys.data.row_reader import RowReader
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPass:
-    """A pass over the batches of a split.
+    """Describes a pass over the batches of a split.
 
     Attributes:
         split: `train`, `validation` or `test`.
-        batch_size: samples per batch, of all ranks together.
-        train: apply the settings for training: subset and order of batches.
-        drop_last: leave out the last, shorter batch.
+        batch_size: samples per batch, over all ranks.
+        train: whether to apply the settings of training: subset and order of batches.
+        drop_last: whether to leave out the last, shorter batch.
     """
 
     split: str
@@ -36,11 +36,11 @@ class SplitPass:
 def open_split(
     config: DlrmConfig, dataset: OpenedDataset, wanted: SplitPass, device: torch.device
 ) -> SplitBatches[Tensor]:
-    """Opens the batches of a split on one device.
+    """Opens the batches of a split for one device.
 
     Args:
         config: settings of the run.
-        dataset: dataset of the run, with the features to read.
+        dataset: dataset of the run, reduced to the features to read.
         wanted: split, batch size and order.
         device: device of the batches.
 
@@ -76,7 +76,7 @@ def open_split(
 def load_rows(
     config: DlrmConfig, rows: RowReader, wanted: SplitPass, device: torch.device
 ) -> BatchLoader:
-    """Builds the loader of an opened split; see `open_split`."""
+    """Builds the loader for an opened split; see `open_split`."""
     data = config.data
     return BatchLoader(
         source=rows,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's click log, opened once: folder, manifest and features."""
+"""Opens the click log of a run: its folder, manifest and features."""
 
 import contextlib
 import dataclasses
@@ -28,12 +28,12 @@ from recsys.train.origin import Origin
 logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 2
-"""Number of the greatest length in the rule of a list, as a manifest records it."""
+"""Index of the greatest length in the rule of a list that a manifest records."""
 _DICTIONARIES = "dictionaries/"
 _GENERATED = "synthetic"
-"""Fingerprint of all generated data, whose ids mean nothing."""
+"""Fingerprint of all generated data: its ids have no meaning."""
 _MEANINGLESS = frozenset({"preset", "shuffle_seed", "unlabelled", "applied"})
-"""Keys of the semantics that change neither an id, nor a number, nor a training row's split."""
+"""Keys of the semantics that do not change ids, numbers or the split of a training row."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class OpenedDataset:
 
     Attributes:
         config: settings of the dataset.
-        spec: its features.
-        manifest: its manifest, if there is a readable one.
-        column_lines: for parquet without a spec, what each column was taken for.
+        spec: features of the dataset.
+        manifest: manifest of the dataset; None if it is missing or not readable.
+        column_lines: for parquet without a spec, lines that say how each column is used.
     """
 
     config: DataConfig
@@ -57,8 +57,8 @@ class OpenedDataset:
         """Opens the dataset of a run.
 
         Args:
-            config: dataset and, if given, table sizes.
-            num_numerical: number of numerical features, for data whose spec has none: synthetic
+            config: settings of the dataset, and table sizes if given.
+            num_numerical: number of numerical features, for data without this number: synthetic
                 data, model_size.json and folders without a spec.
 
         Raises:
@@ -84,8 +84,8 @@ class OpenedDataset:
             spec = FeatureSpec.load(root, num_numerical)
         if spec.lists and manifest is None:
             raise DatasetError(
-                f"`dataset`: {root} has lists and no {MANIFEST_FILE}, which says how long they may "
-                "be; get the dataset again",
+                f"`dataset`: {root} has lists but no {MANIFEST_FILE} with their greatest lengths; "
+                "get the dataset again",
                 setting="dataset",
             )
         spec = _resized(spec, sizes) if sizes and has_spec else spec
@@ -93,38 +93,40 @@ class OpenedDataset:
 
     @property
     def root(self) -> Path:
-        """Its folder."""
+        """Folder of the dataset."""
         return self.config.folder
 
     @property
     def has_labels(self) -> bool:
-        """False for a dataset of rows that had no label."""
+        """Whether the rows have labels."""
         return self.manifest is None or not self.manifest.is_unlabelled
 
     @property
     def shares_id_zero(self) -> bool:
-        """True if id 0 stands for missing, rare and unseen values.
+        """Whether id 0 means missing, rare and unseen values.
 
-        The manifest tells who gave the ids. In a dataset without one, 0 may be an id as any other.
+        The manifest shows which program assigned the ids. In a dataset without a manifest, 0 may be
+        an ordinary id.
         """
         return self.manifest is not None and self.manifest.kind in LOG_KINDS
 
     @property
     def group_column(self) -> str | None:
-        """Column by which a schema groups rows for GAUC, or None."""
+        """Column by which a schema groups rows for GAUC; None if there is none."""
         schema = (self.manifest.semantics.get("schema") if self.manifest else None) or {}
         groups = (column["name"] for column in schema.get("columns", ()) if column.get("group"))
         return next(groups, None)
 
     def groups(self, split: str) -> npt.NDArray[np.int64]:
-        """Returns [rows] groups of a split's rows, -1 for none.
+        """Returns [rows] group of each row of a split, -1 for rows without a group.
 
         Raises:
             DatasetError: the file of groups is missing or cut short.
         """
         if self.config.dataset_type not in ("split", "memmap"):
             raise DatasetError(
-                f"groups of a schema are in the format split, not {self.config.dataset_type}"
+                f"`dataset_type` {self.config.dataset_type} does not store groups of a schema; "
+                "use split"
             )
         path = find_split(self.root, split) / GROUP_FILE
         with contextlib.ExitStack() as closing:
@@ -133,7 +135,7 @@ class OpenedDataset:
             return read_array(fd, path, GROUP_DTYPE, 0, self.rows(split).num_rows)
 
     def with_features(self, features: Sequence[int]) -> "OpenedDataset":
-        """Returns the dataset with some of its categorical features."""
+        """Returns the dataset with only some of its categorical features."""
         return dataclasses.replace(self, spec=self.spec.with_features(features))
 
     def rows(self, split: str, *, check_ids: bool = True) -> RowReader:
@@ -141,7 +143,7 @@ class OpenedDataset:
 
         Args:
             split: `train`, `validation` or `test`.
-            check_ids: refuse ids outside their tables.
+            check_ids: whether to refuse ids outside their tables.
 
         Raises:
             DatasetError: the split is missing or damaged.
@@ -155,7 +157,7 @@ class OpenedDataset:
         return self.columns(split, check_ids=check_ids)
 
     def columns(self, split: str, *, check_ids: bool = True) -> SplitBinaryReader:
-        """Opens a split stored as a file per column, see `rows`."""
+        """Opens a split stored as one file per column, see `rows`."""
         access: Access = "memmap" if self.config.dataset_type == "memmap" else "pread"
         reader = SplitBinaryReader(self.root, split, self.spec, access, check_ids=check_ids)
         reader.advise_sequential()
@@ -164,7 +166,7 @@ class OpenedDataset:
     def origin(self, table_sizes: Sequence[int]) -> Origin:
         """Returns the identity of the dataset: tables, dictionaries and settings.
 
-        It is the same for all formats and layouts of the same data.
+        All formats and layouts of the same data have the same identity.
 
         Args:
             table_sizes: rows of the table of each categorical feature.
@@ -182,7 +184,7 @@ class OpenedDataset:
             for name, value in manifest.semantics.items()
             if name not in _MEANINGLESS and value is not False  # as in manifests before the setting
         }
-        # Numbers alone mean what the semantics say, whatever the rows are.
+        # Without ids, only the semantics determine what the numbers mean, not the rows.
         has_dictionaries = bool(files) or not sizes
         own = fingerprint(files) if has_dictionaries else manifest.fingerprint
         return Origin(sizes, own, semantics)
@@ -207,8 +209,8 @@ def _read_manifest(root: Path) -> Manifest | None:
 def _resized(spec: FeatureSpec, sizes: Sequence[int]) -> FeatureSpec:
     if len(sizes) != len(spec.categorical):
         raise DatasetError(
-            f"`num_embeddings_per_feature` gives {len(sizes)} sizes, the feature spec of the "
-            f"dataset has {len(spec.categorical)} categorical features; give one for each",
+            f"`num_embeddings_per_feature` gives {len(sizes)} sizes, but the feature spec of the "
+            f"dataset has {len(spec.categorical)} categorical features; give one size for each",
             setting="num_embeddings_per_feature",
         )
     resized = (

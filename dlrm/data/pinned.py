@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ring of pinned buffers, in which batches wait for their copy."""
+"""A ring of pinned buffers in which batches wait to be copied."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ class PinnedBuffers:
     """Pinned memory for one batch at a time.
 
     Args:
-        like: columns of the dtypes and widths of the batches.
-        rows: samples of the longest batch.
+        like: columns with the dtypes and widths of the batches.
+        rows: number of samples in the longest batch.
     """
 
     def __init__(self, like: ClickColumns, rows: int) -> None:
@@ -26,12 +26,12 @@ class PinnedBuffers:
         self._width = like.numerical.shape[1]
         self._numerical = _pinned(rows * self._width, like.numerical.dtype)
         self._ids = [_pinned(rows * len(group), dtype) for dtype, group in self._groups.items()]
-        # The same memory as arrays, which readers fill.
+        # The same memory as arrays, for readers to fill.
         self._arrays = [flat.numpy() for flat in (self._label, self._numerical, *self._ids)]
         self._copied: torch.cuda.Event | None = None
 
     def columns(self, rows: int) -> ClickColumns:
-        """Returns the memory of a batch of `rows` samples."""
+        """Returns the memory for a batch of `rows` samples."""
         label, numerical, *flat_ids = self._arrays
         ids = {
             feature: flat[i * rows : (i + 1) * rows]
@@ -46,7 +46,7 @@ class PinnedBuffers:
 
     def batch(self, rows: int) -> NarrowBatch:
         """Returns a batch of `rows` samples in these buffers."""
-        # The first elements of a buffer, so that a shorter batch is one contiguous copy as well.
+        # A batch takes the first elements of a buffer, so that a shorter one is contiguous too.
         ids = tuple(
             (tuple(group), flat[: len(group) * rows].view(len(group), rows))
             for group, flat in zip(self._groups.values(), self._ids, strict=True)
@@ -55,33 +55,33 @@ class PinnedBuffers:
         return NarrowBatch(numerical, ids, self._label[:rows], self)
 
     def was_copied(self, copied: torch.cuda.Event) -> None:
-        """Notes the end of the copy of the batch in these buffers."""
+        """Takes the event at the end of the copy from these buffers."""
         self._copied = copied
 
     def wait(self) -> None:
-        """Waits for that copy, which has usually ended."""
+        """Waits for the end of the copy; usually it has ended already."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None
 
 
 class PinnedRing:
-    """Buffers that batches take in turn, allocated once.
+    """Buffers that are allocated once and used by batches in turn.
 
-    Pinning memory, or asking whether pinned memory is free again, is not allowed while a CUDA graph
-    is captured and costs time in every batch.
+    Pinning memory, or asking whether pinned memory is free again, would cost time in every batch.
+    It is also not allowed while a CUDA graph is captured.
 
     Args:
-        like: columns of the dtypes and widths of the batches.
-        rows: samples of the longest batch.
-        length: buffers; more than the batches that are read, waiting or copied at the same time.
+        like: columns with the dtypes and widths of the batches.
+        rows: number of samples in the longest batch.
+        length: number of buffers; must exceed the batches being read, waiting or being copied.
     """
 
     def __init__(self, like: ClickColumns, rows: int, length: int) -> None:
         self._buffers = [PinnedBuffers(like, rows) for _ in range(length)]
 
     def turns(self) -> Iterator[PinnedBuffers]:
-        """Yields the buffers in turn, each once it was copied."""
+        """Yields the buffers in turn; waits until each was copied."""
         for buffers in itertools.cycle(self._buffers):
             buffers.wait()
             yield buffers

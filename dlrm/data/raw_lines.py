@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw file and line of each row of a prepared click log."""
+"""Finds the raw file and line of each row of a prepared click log."""
 
 import csv
 import dataclasses
@@ -16,11 +16,11 @@ from recsys.data.manifest import LOG_KINDS, MANIFEST_FILE, QUARANTINE_FILE, Mani
 logger = logging.getLogger(__name__)
 
 _LONGEST_CELL = 1 << 23
-"""Characters: a raw row has up to 1 MiB, and escaping makes four of a byte."""
+"""Most characters of a cell: a raw row has up to 1 MiB, and an escaped byte takes four."""
 
 
 def raw_lines(dataset: OpenedDataset) -> "RawLines | None":
-    """Finds the raw lines of `eval_split`, if the dataset tells them."""
+    """Opens the raw lines of `eval_split`; returns None if the dataset does not record them."""
     if dataset.manifest is None:
         return None
     try:
@@ -34,29 +34,30 @@ def raw_lines(dataset: OpenedDataset) -> "RawLines | None":
 class RawLines:
     """Finds the raw line of each row of a split.
 
-    Rejected lines and headers have a number and no row. Validation and test keep the order of the
-    input.
+    Rejected lines and headers have a line number but no row. Validation and test rows keep the
+    order of the input.
 
     Attributes:
         files: names of the raw files, in input order.
-        num_rejected: lines that were no valid row.
+        num_rejected: number of lines that were not valid rows.
     """
 
     files: tuple[str, ...]
     num_rejected: int
     _first_row: int
-    _ends: npt.NDArray[np.int64]  # [files] lines up to the end of each file
-    _rows_before: npt.NDArray[np.int64]  # rows before each line without a row
+    _ends: npt.NDArray[np.int64]  # [files] number of lines up to the end of each file
+    _rows_before: npt.NDArray[np.int64]  # number of rows before each line without a row
 
     @classmethod
     def open(cls, root: Path, manifest: Manifest, split: str) -> "RawLines | None":
         """Opens the lines of `validation` or `test`.
 
         Returns:
-            None for datasets of no raw log, and where a schema splits rows by time or at random.
+            None if the dataset was not made from a raw log, or its schema splits rows by time or at
+            random.
 
         Raises:
-            DatasetError: the quarantine file is missing or does not fit the manifest.
+            DatasetError: the quarantine file is missing or does not match the manifest.
         """
         if manifest.kind not in LOG_KINDS:
             return None
@@ -71,10 +72,10 @@ class RawLines:
                 for count in ("rows", "rejected")
             )
             if rejected.min(initial=0) < 0 or rows.sum() != sum(manifest.rows.values()):
-                raise ValueError("their rows are not those of the splits")
+                raise ValueError("their rows do not match those of the splits")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DatasetError(
-                f"{root / MANIFEST_FILE}: source_files do not tell the raw line of a row: {error}; "
+                f"{root / MANIFEST_FILE}: source_files do not give the raw line of a row: {error}; "
                 "prepare the dataset again"
             ) from error
         has_header = bool(schema.get("header"))
@@ -91,7 +92,7 @@ class RawLines:
         """Returns the raw lines of rows [start, stop) of the split.
 
         Returns:
-            ([n] numbers of their files, [n] numbers of their lines in these, from 1).
+            ([n] index of the file in `files`, [n] number of the line in that file, from 1).
         """
         rows = np.arange(self._first_row + start, self._first_row + stop)
         lines = rows + np.searchsorted(self._rows_before, rows, side="right")
@@ -100,7 +101,7 @@ class RawLines:
 
 
 def _rejected_lines(path: Path, count: int) -> npt.NDArray[np.int64]:
-    """Returns [count] numbers of the rejected lines, from 1 in each file."""
+    """Returns [count] line numbers of the rejected lines, from 1 in each file."""
     if not count:
         return np.empty(0, np.int64)
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
@@ -109,13 +110,13 @@ def _rejected_lines(path: Path, count: int) -> npt.NDArray[np.int64]:
             lines = [int(row["line_number"]) for row in csv.DictReader(file)]
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise DatasetError(
-            f"{path}: cannot be read as the list of rejected rows: {error}; get the file again",
+            f"{path}: not readable as the list of rejected rows: {error}; get the file again",
             path=path,
         ) from error
     if len(lines) != count:
         raise DatasetError(
-            f"{path}: lists {len(lines):,} rejected rows, manifest.json counts {count:,}; get the "
-            "file again",
+            f"{path}: lists {len(lines):,} rejected rows, but manifest.json counts {count:,}; get "
+            "the file again",
             path=path,
         )
     return np.array(lines, np.int64)

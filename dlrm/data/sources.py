@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to read rows that some formats have besides those of `RowReader`."""
+"""Ways to read rows that some formats support in addition to `RowReader`."""
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -18,8 +18,8 @@ class StreamedRows(Protocol):
 
 @runtime_checkable
 class RowsReadInto(Protocol):
-    """Random access to rows that are read into given memory."""
+    """Random access that reads rows into given memory."""
 
     def read_into(self, start: int, columns: ClickColumns) -> None:
-        """Reads rows from number `start` on, as many as `columns` have."""
+        """Reads as many rows as `columns` have, from number `start` on."""
         ...

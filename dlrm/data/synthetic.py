@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random data: batches on the device, or a dataset on disk."""
+"""Generates random data: batches on the device, or a dataset on disk."""
 
 import dataclasses
 import shutil
@@ -36,7 +36,7 @@ def draw_ids(
         table_sizes: [F] integers, rows of each table; ids of feature i are in [0, table_sizes[i]).
         num_rows: number of samples.
         distribution: `uniform` or `zipf` (low ids are frequent, as in a prepared dataset).
-        generator: random generator on the device of the sizes.
+        generator: random generator on the device of `table_sizes`.
 
     Returns:
         [num_rows, F] int64. Zipf ids are drawn by inverting the continuous distribution function.
@@ -61,8 +61,8 @@ class SyntheticBatches:
         batch_size: samples per batch.
         device: device of the batches.
         distribution: distribution of the ids, `uniform` or `zipf`.
-        drop_last: leave out the last, shorter batch.
-        seed: random seed; batch i of an epoch is the same on every run.
+        drop_last: whether to leave out the last, shorter batch.
+        seed: random seed; batch i of an epoch is the same in every run.
     """
 
     spec: FeatureSpec
@@ -104,7 +104,7 @@ def write_synthetic_dataset(
     Args:
         root: folder to create; it appears when it is complete.
         spec: features of the samples.
-        num_rows: rows of the train split; each other split has a 16th of them.
+        num_rows: rows of the train split; each other split has a sixteenth of them.
         distribution: distribution of the ids, `uniform` or `zipf`.
         seed: random seed.
 
@@ -114,7 +114,7 @@ def write_synthetic_dataset(
     if root.exists():
         raise FileExistsError(f"{root} exists; remove it, or choose another folder")
     staging = root.with_name(root.name + ".partial")
-    shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed, maybe of other features
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed run, maybe with other features
     generator = torch.Generator().manual_seed(seed)
     evaluation_rows = max(num_rows // _TRAIN_ROWS_PER_EVALUATION_ROW, 1)
     sizes = {"train": num_rows, "validation": evaluation_rows, "test": evaluation_rows}
@@ -171,7 +171,7 @@ def ensure_synthetic_dataset(config: DlrmConfig, print_line: Callable[[str], Non
     """Writes a run's synthetic dataset, unless its folder exists."""
     root = Path(config.data.synthetic_dataset_dir)
     if root.exists():
-        print_line(f"Using the synthetic dataset in {root}; remove it to make another one")
+        print_line(f"Using the synthetic dataset in {root}; remove it to make a new one")
         return
     print_line(f"Writing {config.data.synthetic_dataset_num_entries} synthetic rows to {root}")
     write_dataset_of(config)

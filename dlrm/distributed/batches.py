@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's local batches, with the lookups that ranks exchange."""
+"""Loads a rank's local batches, with the lookups that ranks exchange."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from recsys.train.memory import HostBatch, copy_ahead
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _PlannedBatch(HostBatch):
-    """A local batch, planned on the host, to copy to a GPU."""
+    """A local batch, planned on the host, that will be copied to a GPU."""
 
     batch: Batch[ExchangedLookups]
 
@@ -35,16 +35,16 @@ class _PlannedBatch(HostBatch):
 class ExchangedBatches:
     """The local batches of a rank, with its lookups for other ranks.
 
-    Lookups are planned on the host, in a thread, while the model works on earlier batches. Those
-    for a GPU are pinned there, and copied during the step before.
+    A thread plans the lookups on the host while the model works on earlier batches. Batches for a
+    GPU are pinned in this thread and copied during the previous step.
 
     Args:
-        source: ids and local samples that the rank reads of each batch.
+        source: ids and local samples that the rank reads from each batch.
         placement: placement of the tables.
         rank: number of this rank.
         device: device of the batches.
-        hash_indices: take ids modulo the table size.
-        read_ahead: batches planned ahead of the model; 0 plans on demand.
+        hash_indices: whether to reduce ids modulo the table size.
+        read_ahead: number of batches to plan ahead of the model; 0 plans on demand.
     """
 
     def __init__(

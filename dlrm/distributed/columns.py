@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a rank's columns and rows of each batch.
 
-Of its local batch a rank needs labels, numerical features and the ids of replicated tables; of the
-whole batch the ids of tables that it has a shard of. Formats with separate columns read no more:
-split binary reads just these rows and columns, parquet these columns.
+From its local batch, a rank needs labels, numerical features and the ids for replicated tables.
+From the whole batch, it needs the ids for tables of which it has a shard. Split binary reads only
+these rows and columns, parquet only these columns.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ from recsys.data.split_binary import SplitBinaryReader
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankColumns:
-    """The id columns that a rank reads, by number of the feature.
+    """The id columns that a rank reads, as numbers of features.
 
     Attributes:
         rank: number of this rank.
         world_size: number of ranks.
         batch_features: features whose ids it reads for the whole batch.
-        local_features: features whose ids it reads for its local batch.
+        local_features: features whose ids it reads only for its local batch.
     """
 
     rank: int
@@ -65,12 +65,12 @@ class RankColumns:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankIds:
-    """The ids that a rank reads of a batch, on the host.
+    """The ids that a rank reads from a batch, on the host.
 
     Attributes:
         batch_ids: feature -> [B] int64 ids, for `RankColumns.batch_features`.
         local_ids: [b, replicated tables] int64 ids, for `RankColumns.local_features`.
-        num_rows: B, samples of the batch on all ranks.
+        num_rows: B, samples of the batch over all ranks.
     """
 
     batch_ids: dict[int, IntArray]
@@ -80,13 +80,13 @@ class RankIds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankLists:
-    """The lists that a rank reads of a batch.
+    """The lists that a rank reads from a batch.
 
     Attributes:
-        of_batch: feature -> lists of the B samples, for `RankColumns.batch_features`; a feature
-            that is no list has one id in each.
-        local: the same of the local batch, for `RankColumns.local_features`.
-        num_rows: B, samples of the batch on all ranks.
+        of_batch: feature -> lists of the B samples, for `RankColumns.batch_features`; for a feature
+            that is not a list, each has one id.
+        local: the same for the local batch and `RankColumns.local_features`.
+        num_rows: B, samples of the batch over all ranks.
     """
 
     of_batch: dict[int, ListColumn]
@@ -94,7 +94,7 @@ class RankLists:
     num_rows: int
 
     def hashed(self, table_sizes: Sequence[int]) -> "RankLists":
-        """Takes all ids modulo the size of their table."""
+        """Returns the lists with all ids modulo the size of their table."""
         of_batch, local = (
             {i: dataclasses.replace(c, ids=c.ids % table_sizes[i]) for i, c in columns.items()}
             for columns in (self.of_batch, self.local)
@@ -103,11 +103,11 @@ class RankLists:
 
 
 class ColumnLoader:
-    """Reads a rank's rows and columns of split binary, nothing else.
+    """Reads only a rank's rows and columns of split binary.
 
     Args:
         rows: reader of the split.
-        loader: gives each batch its row range.
+        loader: determines the row range of each batch.
         columns: columns of this rank.
     """
 
@@ -159,7 +159,7 @@ class CutBatches:
     Args:
         source: whole batches, the same on every rank.
         columns: columns of this rank.
-        features: features of the batches' id columns, in order; None for all.
+        features: features of the batches' id columns, in order; None if they have all features.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ def open_rank_split(
         config: settings of the run.
         dataset: dataset of the run.
         columns: columns of this rank.
-        wanted: split, batch size and order.
+        wanted: split, batch size and order of batches.
 
     Raises:
         DatasetError: the split is missing or damaged.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicts bytes, seconds and memory of a distributed training step.
 
-It compares placements and plans for machines that are not at hand. Every rate is a field, so that a
-measured one can replace it.
+The prediction compares placements, also for machines that are not available. Every rate is a field,
+so that a measured rate can replace it.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from recsys.data.feature_spec import index_dtype
 GIB = 2**30
 
 _PASSES_OVER_REPLICATED = 4
-"""Times that a step reads or writes the summed gradient of all rows of replicated tables.
+"""How often a step reads or writes the summed gradient of all rows of replicated tables.
 
-It is zeroed, read and written by the all-reduce, and searched for rows that were looked up.
+The step zeroes it, reads and writes it in the all-reduce, and searches it for looked-up rows.
 """
 
 
@@ -32,13 +32,13 @@ class Hardware:
 
     Attributes:
         world_size: number of ranks, one device each.
-        ranks_per_node: devices that fast links connect.
+        ranks_per_node: number of devices connected by fast links.
         memory_bytes: total memory of a device.
         reserved_fraction: fraction of the memory for activations, workspaces and the allocator.
-        memory_bytes_per_s: memory bandwidth of a device that table lookups reach.
-        node_bytes_per_s: bandwidth from a device to others of its node.
+        memory_bytes_per_s: memory bandwidth of a device, as reached by table lookups.
+        node_bytes_per_s: bandwidth from a device to others in its node.
         network_bytes_per_s: bandwidth from a device to other nodes.
-        flop_per_s: speed of matrix products that training reaches.
+        flop_per_s: speed of matrix products, as reached in training.
         latency_s: seconds of an empty collective.
         overlap: fraction of the communication that overlaps with computation.
     """
@@ -56,14 +56,14 @@ class Hardware:
 
     @property
     def table_bytes(self) -> float:
-        """Bytes of a device for tables and their optimizer."""
+        """Bytes available on a device for tables and their optimizer state."""
         return self.memory_bytes * (1 - self.reserved_fraction)
 
     def exchange_s(self, bytes_out: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Predicts the seconds of an all-to-all on each rank: [W].
 
         Args:
-            bytes_out: [W] bytes that each rank sends (or receives), equally to all others.
+            bytes_out: [W] bytes that each rank sends (or receives), spread evenly over the others.
         """
         if self.world_size == 1:
             return np.zeros_like(bytes_out)
@@ -84,11 +84,11 @@ class Workload:
     Attributes:
         table_sizes: rows of each table.
         embedding_dim: D, columns of a table.
-        global_batch: B, samples of all ranks.
+        global_batch: B, samples of a step over all ranks.
         weight_bytes: bytes of a number in a table.
         state_bytes_per_row: bytes of the optimizer state of a row.
         wire_bytes: bytes of a number in an exchanged vector.
-        unique_share: distinct rows per lookup, in (0, 1]; the update writes only these.
+        unique_share: distinct rows per lookup, in (0, 1]; the update writes each once.
         dense_parameters: number of parameters of MLPs and interaction.
         dense_flop: operations per sample of MLPs and interaction, forward and backward.
         dense_activation_bytes: memory traffic per sample of MLPs and interaction.
@@ -144,7 +144,7 @@ class Workload:
         )
 
     def table_bytes(self, rows: int) -> int:
-        """Returns the bytes of `rows` rows with their optimizer state."""
+        """Returns the size in bytes of `rows` rows with their optimizer state."""
         return rows * (self.embedding_dim * self.weight_bytes + self.state_bytes_per_row)
 
 
@@ -153,10 +153,10 @@ class StepCost:
     """Predicted costs of a step on each rank: [W] float64 arrays.
 
     Attributes:
-        table_bytes: memory of tables and their optimizer.
+        table_bytes: bytes of tables and their optimizer state.
         lookups: rows read from tables.
-        id_bytes: bytes of ids read from split binary: of the local batch for replicated tables, of
-            the whole batch for others that the rank has a shard of.
+        id_bytes: bytes of ids read from split binary: those of the local batch for replicated
+            tables, those of the whole batch for tables of which the rank has a shard.
         vectors_out: bytes of vectors sent forward; as many bytes of gradients come back.
         compute_s: seconds of lookups, updates, MLPs and interaction.
         exchange_s: seconds of the exchange of vectors and gradients and of the all-reduce.
@@ -173,16 +173,16 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the step on the slowest rank, for which all wait."""
+        """Seconds of the step on the slowest rank, for which all others wait."""
         return float(self.step_s.max())
 
     @property
     def imbalance(self) -> float:
-        """Slowest rank's time over the mean, minus 1."""
+        """Time of the slowest rank divided by the mean, minus 1."""
         return float(self.step_s.max() / self.step_s.mean() - 1)
 
     def describe(self, placement: Placement, workload: Workload) -> list[str]:
-        """Formats the costs as a Markdown table by rank, and totals."""
+        """Formats the costs as a Markdown table with a row per rank, and totals."""
         counts = Counter(table.kind for table in placement.tables)
         ranks = placement.world_size
         lines = [
@@ -204,9 +204,10 @@ class StepCost:
         ids = self.id_bytes.max() / workload.global_batch
         lines.append(
             f"predicted: {workload.global_batch / self.seconds:,.0f} samples/s, "
-            f"{self.seconds * 1e3:.3f} ms a step; the slowest rank takes "
+            f"{self.seconds * 1e3:.3f} ms per step; the slowest rank takes "
             f"{self.imbalance:.1%} longer than the mean; {sent:,.0f} bytes of vectors and their "
-            f"gradients exchanged per sample; a rank reads up to {ids:.1f} bytes of ids per sample"
+            f"gradients are exchanged per sample; a rank reads up to {ids:.1f} bytes of ids per "
+            "sample"
         )
         return lines
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables that are sharded over several ranks."""
+"""Embedding tables sharded over several ranks."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -35,16 +35,14 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         embedding_dim: D.
         embedding_type: type of the rank's joint tables.
         storage: storage of the rank's joint tables.
-        has_lists: features may be lists; the tables are of `joint_fused`.
+        has_lists: whether features may be lists; then the tables must be `joint_fused`.
         init_std: see `Embeddings`.
 
     Attributes:
-        placement: as given.
-        rank: as given.
         local_features: features with a shard in `local`, in its order.
         local: joint table of the shards that only this rank has.
         replicated: joint table of the data-parallel tables.
-        after_send_back: called in backward, once the gradients of vectors are on their way.
+        after_send_back: called in backward once the exchange of gradients of vectors has started.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
             for rows in (local, sizes)
         )
         if isinstance(self.replicated, JointFusedEmbedding):
-            self.replicated.sorts_early = False  # its rows are those of all ranks, summed
+            self.replicated.sorts_early = False  # it is updated with the rows of all ranks
         self._replicated_features: Tensor
         features = torch.tensor(replicated, dtype=torch.int64)
         self.register_buffer("_replicated_features", features, persistent=False)
@@ -81,7 +79,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         self.reset_parameters()
 
     def prepare(self, ids: ExchangedLookups) -> ExchangedLookups:
-        """Looks up this rank's rows and starts to send them."""
+        """Looks up this rank's rows and starts sending them."""
         device = self._replicated_features.device.type
         is_half = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_half else torch.float32
@@ -98,10 +96,10 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         return exchange.start(self.local.lookup(rows, dtype)), exchange
 
     def forward(self, ids: ExchangedLookups, dtype: torch.dtype) -> Tensor:
-        """Returns the vectors of the local batch: [b, F, D].
+        """Returns the vectors of the local batch, [b, F, D].
 
         Args:
-            ids: lookups of this step; after `prepare` their vectors are in flight.
+            ids: lookups of this step; after `prepare`, their vectors are in flight.
             dtype: dtype of the result and of the exchange.
         """
         arriving, exchange = ids.in_flight or self._send(ids, dtype)
@@ -140,7 +138,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         return [*self.local.stored_tables(), *self.replicated.stored_tables()]
 
     def take_row_gradients(self) -> list[RowGradients]:
-        """Returns gradients of local rows, and of replicated rows summed over ranks."""
+        """Returns the gradients of local rows, and those of replicated rows summed over ranks."""
         own = [dataclasses.replace(g, table=_LOCAL) for g in self.local.take_row_gradients()]
         return own + self._summed(self.replicated.take_row_gradients())
 
@@ -152,7 +150,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         device = self._replicated_features.device
         # A last column counts lookups: optimizers with moments must not update other rows.
         if gradients:
-            (local,) = gradients  # those of the joint table
+            (local,) = gradients  # there is only the joint table
             counted = torch.nn.functional.pad(local.of_lookups(), (0, 1), value=1.0)
             total = ops.sum_by_row(local.rows, counted, rows)
         else:
@@ -160,7 +158,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         dist.all_reduce(total)
         looked_up = total[:, -1] > 0
         if ops.skips_absent_rows(total):
-            # The host does not wait to know how many they are.
+            # The host does not wait to learn how many there are.
             numbers = torch.arange(rows, dtype=torch.int32, device=device)
             present = torch.where(looked_up, numbers, ops.ABSENT_ROW)
             return [RowGradients(_REPLICATED, present, total[:, :-1].contiguous())]
@@ -169,10 +167,11 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
 
 
 class _SideBySide(torch.autograd.Function):
-    """Puts received and own vectors side by side: [b, F, D].
+    """Combines received and own vectors to [b, F, D].
 
-    Vectors of lists that come in parts are added up. Each row is written and its gradient read
-    once; autograd's own `index_copy` would copy the tensor forward, and its gradient backward.
+    Vectors of lists that arrive in parts are added up. Each row is written once, and its gradient
+    read once. Autograd's `index_copy` would copy the tensor in forward, and its gradient in
+    backward.
     """
 
     @staticmethod
@@ -216,8 +215,8 @@ def _joint(
     )
     if not isinstance(tables, JointRows):
         raise UserError(
-            f"`embedding_type` {embedding_type} is for one device; on several take joint_fused, "
-            "joint_sparse or joint",
+            f"`embedding_type` {embedding_type} works only on one device; on several devices, use "
+            "joint_fused, joint_sparse or joint",
             setting="embedding_type",
         )
     return tables

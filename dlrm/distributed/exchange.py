@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans each rank's lookups for all ranks and exchanges the vectors.
 
-Every rank reads the ids of its shards for the whole batch, so no id is ever sent. The looked-up
-vectors travel in one all-to-all, their gradients back in another.
+Every rank reads the ids of its shards for the whole batch, so ids are never sent. One all-to-all
+sends the looked-up vectors, another sends their gradients back.
 """
 
 import dataclasses
@@ -25,19 +25,19 @@ IntArray = npt.NDArray[np.int64]
 class ExchangedLookups:
     """A rank's lookups of a step, and the order of received vectors.
 
-    With lists a vector is the sum of a bag of rows, and those of a row-wise table come in parts,
-    from each rank with rows of the list.
+    With lists, a vector is the sum of a bag of rows. For a row-wise table, a vector then arrives in
+    parts, one from each rank that has rows of the list.
 
     Attributes:
         rows: [L] int32 (int64 in a table of 2^31 rows) rows to look up in this rank's joint table,
-            sorted by receiving rank; rows of bags with lists.
+            sorted by receiving rank; with lists, `Bags` of rows.
         send_counts: [W] number of vectors for each rank.
         output_rows: [sum of receive_counts] int64, sample x F + feature of each received vector.
         receive_counts: [W] number of vectors from each rank.
-        replicated: [b, replicated tables] int64 ids; `Bags` with lists.
-        batch_size: b.
-        num_rows: B.
-        in_flight: receiving buffer and exchange, once it has started.
+        replicated: [b, replicated tables] int64 ids; with lists, `Bags`.
+        batch_size: b, samples of the local batch.
+        num_rows: B, samples of the batch over all ranks.
+        in_flight: receiving buffer and exchange; None before the exchange has started.
     """
 
     rows: "Tensor | Bags"
@@ -50,7 +50,7 @@ class ExchangedLookups:
     in_flight: "tuple[Tensor, VectorExchange] | None" = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "ExchangedLookups":
-        """Applies a function to the tensors, before they are in flight."""
+        """Applies a function to the tensors; not for lookups in flight."""
 
         def changed(ids: "Tensor | Bags") -> "Tensor | Bags":
             return ids.map(change) if isinstance(ids, Bags) else change(ids)
@@ -76,12 +76,12 @@ def plan_lookups(
     replicated: IntArray,
     num_rows: int,
 ) -> ExchangedLookups:
-    """Plans, on the host, a rank's lookups and the vectors it receives.
+    """Plans, on the host, a rank's lookups and the vectors that it receives.
 
     Args:
         placement: placement of the tables.
         rank: number of this rank.
-        batch_ids: feature -> [B] ids, for each feature `sharded_on` the rank, inside their tables.
+        batch_ids: feature -> [B] ids inside their table, for each feature `sharded_on` the rank.
         replicated: [b, replicated tables] ids.
         num_rows: B.
     """
@@ -130,12 +130,12 @@ def plan_bags(
     replicated: Bags,
     num_rows: int,
 ) -> ExchangedLookups:
-    """Plans a rank's lookups where features are lists; see `plan_lookups`.
+    """Plans a rank's lookups if features are lists; see `plan_lookups`.
 
     Args:
         placement: placement of the tables.
         rank: number of this rank.
-        columns: feature -> its lists of the B samples, for each feature `sharded_on` the rank.
+        columns: feature -> lists of the B samples, for each feature `sharded_on` the rank.
         replicated: ids of the local batch in the replicated tables.
         num_rows: B.
     """
@@ -195,13 +195,13 @@ def plan_bags(
 
 
 def _row_dtype(placement: Placement, rank: int) -> npt.DTypeLike:
-    """Returns the dtype of row numbers: half the bytes, if they fit."""
+    """Returns the dtype of row numbers: int32 if they fit, otherwise int64."""
     num_rows = sum(placement.local_rows(t, rank) for t in placement.sharded_on(rank))
     return np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
 
 
 def local_offsets(placement: Placement, rank: int) -> dict[int, int]:
-    """Returns {table: its first row in a rank's joint table}."""
+    """Returns {table: number of its first row in a rank's joint table}."""
     offsets, start = {}, 0
     for table in placement.sharded_on(rank):
         offsets[table] = start
@@ -212,7 +212,7 @@ def local_offsets(placement: Placement, rank: int) -> dict[int, int]:
 def _sort_by_rank(
     values: Sequence[IntArray], ranks: Sequence[npt.NDArray[np.uint16]], world_size: int
 ) -> tuple[IntArray, tuple[int, ...]]:
-    """Sorts values stably by rank; returns them and their counts."""
+    """Sorts values stably by rank; returns them and the count for each rank."""
     if not values:
         return np.zeros(0, np.int64), (0,) * world_size
     joined = np.concatenate(ranks)
@@ -224,13 +224,13 @@ def _sort_by_rank(
 class VectorExchange:
     """An asynchronous all-to-all of vectors, and of their gradients in backward.
 
-    Computation between the calls of `start` and `finish` overlaps with the exchange, and its
-    backward pass with the exchange of the gradients.
+    Computation between the calls of `start` and `finish` overlaps with the exchange. The backward
+    pass of this computation overlaps with the exchange of the gradients.
 
     Args:
         send_counts: [W] number of vectors for each rank.
         receive_counts: [W] number of vectors from each rank.
-        after_send_back: called once the gradients are on their way.
+        after_send_back: called once the exchange of gradients has started.
     """
 
     def __init__(
@@ -246,19 +246,19 @@ class VectorExchange:
         self._gradient: Tensor | None = None
 
     def start(self, vectors: Tensor) -> Tensor:
-        """Starts to send vectors; differentiable.
+        """Starts sending vectors; differentiable.
 
         Args:
             vectors: [L, D], sorted by receiving rank.
 
         Returns:
-            The receiving buffer for `finish`; its values are not valid before.
+            The receiving buffer for `finish`; its values are not valid until then.
         """
         arriving: Tensor = _Start.apply(vectors, self)  # type: ignore[no-untyped-call]
         return arriving
 
     def finish(self, arriving: Tensor) -> Tensor:
-        """Waits for the received vectors: [sum of receive_counts, D], by sending rank."""
+        """Waits for the received vectors, [sum of receive_counts, D], sorted by sending rank."""
         vectors: Tensor = _Finish.apply(arriving, self)  # type: ignore[no-untyped-call]
         return vectors
 
@@ -285,7 +285,7 @@ class VectorExchange:
         self._work = None
 
     def take_gradient(self) -> Tensor:
-        """Waits for the received gradients and returns them: [L, D]."""
+        """Waits for the received gradients and returns them, [L, D]."""
         self.wait()
         gradient, self._gradient = self._gradient, None
         assert gradient is not None
@@ -305,7 +305,7 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx,
-        _gradient: Tensor,  # a stand-in: the real one is in flight
+        _gradient: Tensor,  # a placeholder: the real one is in flight
     ) -> tuple[Tensor, None]:
         return ctx.exchange.take_gradient(), None  # type: ignore[attr-defined]
 

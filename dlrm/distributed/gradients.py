@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduces loss and dense gradients while backward runs."""
+"""All-reduces the loss and dense gradients while backward runs."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,8 @@ from dlrm.model.network import sum_of_losses
 class GradientBuckets:
     """All-reduces the gradients of data-parallel parameters in buckets.
 
-    The all-reduce of a bucket starts as soon as all its gradients are complete, between `hold` and
-    `release` none does; `finish` waits.
+    The all-reduce of a bucket starts as soon as all its gradients are complete. Between `hold` and
+    `release`, none starts. `finish` waits for all.
 
     Args:
         buckets: parameters reduced together, in the order in which backward completes them.
@@ -40,16 +40,16 @@ class GradientBuckets:
         self._send_complete()
 
     def hold(self) -> None:
-        """Starts no all-reduce until `release` or `finish`."""
+        """Delays all-reduces until `release` or `finish`."""
         self._is_held = True
 
     def release(self) -> None:
-        """Starts those that were held."""
+        """Starts the all-reduces that were held."""
         self._is_held = False
         self._send_complete()
 
     def _send_complete(self) -> None:
-        # All ranks must start their all-reduces in one order, even if buckets fill in another.
+        # All ranks must start their all-reduces in the same order, even if buckets fill in another.
         while (
             not self._is_held and self._next < len(self._buckets) and self._missing[self._next] <= 0
         ):
@@ -88,7 +88,7 @@ class AllReducedGradients:
         model: this rank's model.
     """
 
-    side_stream = None  # a bucket is summed as soon as its gradients are there
+    side_stream = None  # a bucket is summed as soon as its gradients are complete
 
     def __init__(self, model: DistributedDlrm) -> None:
         bottom = {id(p) for each in model.networks for p in each.bottom_mlp.parameters()}
@@ -105,15 +105,15 @@ class AllReducedGradients:
         self._loss_summed: dist.Work | None = None
 
     def loss(self, logits: Tensor, batch: Batch[ExchangedLookups]) -> Tensor:
-        """Returns this rank's term of the mean loss: its sum over B."""
+        """Returns this rank's term of the mean loss: the sum of its losses divided by B."""
         if self._sharded.trainable:
-            # NCCL has one queue: in it the sums of the top MLP, for which the update alone waits,
-            # would stand before the gradients of vectors, which the rest of backward needs.
+            # NCCL has one queue. Only the update waits for the sums of the top MLP, but in the
+            # queue they would precede the gradients of vectors, which the rest of backward needs.
             self._buckets.hold()
         return sum_of_losses(logits, batch.label, batch.ids.num_rows)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """Starts to sum the ranks' terms; `reduce` waits for the sum."""
+        """Starts summing the losses of the ranks; `reduce` waits for the sum."""
         total = loss.clone()
         self._loss_summed = dist.all_reduce(total, async_op=True)
         return total
@@ -131,7 +131,7 @@ class AllReducedGradients:
         Args:
             overflow: scalar bool tensor for this rank; None if it has no gradients.
         """
-        # A rank without gradients must take part too, to skip the step with the others.
+        # A rank without gradients must participate too, to skip the step with the others.
         flag = torch.zeros((), dtype=torch.int32, device=self._device)
         if overflow is not None:
             flag.copy_(overflow)

@@ -29,7 +29,7 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         config: sizes and variants of the network.
         placement: placement of the tables.
         rank: number of this rank.
-        has_lists: features may be lists.
+        has_lists: whether features may be lists.
 
     Attributes:
         sharded: this rank's shards of the tables; the same object as `embeddings`.
@@ -51,7 +51,7 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         self.sharded = sharded
 
     def reset_embeddings(self) -> None:
-        """Draws the embeddings anew; copies on several ranks stay equal."""
+        """Initialises the embeddings again; copies on several ranks stay equal."""
         super().reset_embeddings()
         self.broadcast_replicated()
 
@@ -78,7 +78,7 @@ def workload_of(config: DlrmConfig, table_sizes: Sequence[int]) -> Workload:
 
 
 def hardware_here(processes: Processes, device: torch.device) -> Hardware:
-    """Describes the devices of this run, with typical rates."""
+    """Returns the devices of this run, with typical rates."""
     per_node = processes.on_this_machine
     if device.type == "cuda":
         memory = float(torch.cuda.get_device_properties(device).total_memory)
@@ -89,7 +89,7 @@ def hardware_here(processes: Processes, device: torch.device) -> Hardware:
     return Hardware(
         world_size=processes.world_size,
         ranks_per_node=per_node,
-        # All plan for the same memory: it may differ between machines, the plan must not.
+        # All ranks plan with the same memory: it may differ between machines, the plan must not.
         memory_bytes=min(processes.gather_values(memory)),
         memory_bytes_per_s=rates["memory"],
         node_bytes_per_s=rates["node"],
@@ -109,7 +109,7 @@ def place_tables(
     """Plans or reads the placement of the tables; prints its cost.
 
     Raises:
-        PlacementError: the tables do not fit, or the file does not fit the run.
+        PlacementError: the tables do not fit, or the placement file does not match the run.
     """
     table_sizes = config.model.capped(spec.table_sizes)
     workload, machine = workload_of(config, table_sizes), hardware_here(processes, device)

@@ -25,7 +25,7 @@ KINDS: tuple[PlacementKind, ...] = get_args(PlacementKind)
 
 
 class PlacementError(UserError):
-    """A placement is impossible, or does not fit the model or run."""
+    """A placement is impossible, or does not match the model or the run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class TablePlacement:
     Attributes:
         rows: number of rows of the table.
         kind: `replicate`: data-parallel, a copy on every rank. `whole`: table-wise, on one rank.
-            `rows`: row-wise, dealt out row by row, which spreads the frequent rows at the front.
-        rank: rank of a `whole` table; None for others.
+            `rows`: row-wise, distributed row by row, which spreads the frequent first rows.
+        rank: rank of a `whole` table; None for other kinds.
     """
 
     rows: int
@@ -53,14 +53,14 @@ class Placement:
         tables: F placements, in the order of the features.
 
     Raises:
-        PlacementError: a table is on no rank, or on one that does not exist.
+        PlacementError: a table has no rank, or a rank that does not exist.
     """
 
     world_size: int
     tables: tuple[TablePlacement, ...]
 
     def __post_init__(self) -> None:
-        """Refuses tables on no rank or on one that does not exist."""
+        """Refuses tables without a rank or with a rank that does not exist."""
         if self.world_size < 1:
             raise PlacementError(f"world_size must be at least 1, got {self.world_size}")
         for i, table in enumerate(self.tables):
@@ -94,13 +94,13 @@ class Placement:
     def owner(self, table: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the rank of each row (id) of a row-wise table.
 
-        Row r of table i is row r div W of rank (r + i) mod W: consecutive rows are on consecutive
-        ranks, and the most frequent rows of the tables, the first, on different ones.
+        Row r of table i is row r div W of rank (r + i) mod W. Consecutive rows are on consecutive
+        ranks, and the first rows of the tables, which are the most frequent, on different ranks.
         """
         return (ids + table) % self.world_size
 
     def first_row(self, table: int, rank: int) -> int:
-        """Returns a rank's first row of a table; row-wise, every W-th follows."""
+        """Returns a rank's first row of a table; in a row-wise table, every W-th row follows."""
         return (rank - table) % self.world_size if self.tables[table].kind == "rows" else 0
 
     def local_rows(self, table: int, rank: int) -> int:
@@ -114,7 +114,7 @@ class Placement:
         return max(rows - first + self.world_size - 1, 0) // self.world_size
 
     def rows_on(self, rank: int, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns rows of a rank's own tables and of copies, by name."""
+        """Returns {name: rows} of a rank's own shards, and {name: rows} of its copies."""
         own = {names[i]: self.local_rows(i, rank) for i in self.sharded_on(rank)}
         return own, {names[i]: self.tables[i].rows for i in self.of_kind("replicate")}
 
@@ -140,12 +140,12 @@ class Placement:
         """Reads a JSON file and checks it against the model.
 
         Args:
-            path: JSON file of `save` or of a user.
-            table_sizes: rows of each table of the model.
+            path: JSON file written by `save` or by a user.
+            table_sizes: rows of each table in the model.
             world_size: number of ranks of the run.
 
         Raises:
-            PlacementError: the file is not readable, or is for other tables or ranks.
+            PlacementError: the file is not readable, or belongs to other tables or ranks.
         """
         try:
             values = parse_json(path.read_text())
@@ -155,8 +155,8 @@ class Placement:
             raise PlacementError(f'{path}: not a placement ("format" is not "{FORMAT}")', path=path)
         if values.get("format_version") != FORMAT_VERSION:
             raise PlacementError(
-                f"{path}: format version {values.get('format_version')}, this code reads "
-                f"{FORMAT_VERSION}",
+                f"{path}: has format version {values.get('format_version')}, but this program "
+                f"reads {FORMAT_VERSION}",
                 path=path,
             )
         try:
@@ -169,8 +169,8 @@ class Placement:
             raise PlacementError(f"{path}: {error}", path=path) from error
         if placement.world_size != world_size:
             raise PlacementError(
-                f"{path}: was made for {placement.world_size} ranks, the run has {world_size}; "
-                "leave `placement` out to have one planned",
+                f"{path}: was made for {placement.world_size} ranks, but the run has {world_size}; "
+                "leave out `placement` to plan a new one",
                 setting="placement",
                 path=path,
             )
@@ -180,7 +180,7 @@ class Placement:
                 f"table {i} (file {was}, model {now})"
                 for i, (was, now) in enumerate(zip(sizes, table_sizes, strict=False))
                 if was != now
-            ] or [f"{len(sizes)} tables, the model has {len(table_sizes)}"]
+            ] or [f"{len(sizes)} tables, but the model has {len(table_sizes)}"]
             raise PlacementError(
                 f"{path}: was made for other tables: {', '.join(differing[:5])}", path=path
             )
@@ -191,12 +191,12 @@ def _read_table(number: int, values: Any) -> TablePlacement:
     """Builds a table's placement from its JSON value.
 
     Raises:
-        UserError: a key is missing or unknown, or a value is of another type.
+        UserError: a key is missing or unknown, or a value has another type.
     """
     name = f"table {number}"
     if not isinstance(values, dict) or not {"rows", "kind"} <= values.keys() <= _TABLE_KEYS:
         raise PlacementError(
-            f"{name}: must have the keys rows, kind and maybe rank, got {values!r}"
+            f"{name}: must have the keys rows, kind and, optionally, rank, got {values!r}"
         )
     rank = values.get("rank")
     return TablePlacement(

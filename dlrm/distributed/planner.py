@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the placement of tables that makes a step fastest."""
+"""Plans the placement of tables with the fastest step."""
 
 import dataclasses
 
@@ -18,17 +18,17 @@ class PlannedPlacement:
 
 
 def plan(workload: Workload, machine: Hardware, given: Placement | None = None) -> PlannedPlacement:
-    """Chooses the placement with the shortest predicted step that fits.
+    """Chooses the placement with the shortest predicted step among those that fit.
 
-    A table is replicated if the gradient of all its rows is fewer bytes than the vectors of a
-    batch. Of the others, for every n, the n largest are row-wise and the rest table-wise, each on
-    the rank with the fewest tables so far. The n with the shortest step wins, the smallest of
-    equals.
+    A table is replicated if the gradient of all its rows has at most as many bytes as its vectors
+    of a batch. For the other tables, it tries every n: the n largest are row-wise and the rest
+    table-wise, each on the rank with the fewest tables so far. It chooses the n with the shortest
+    step, the smallest if several are equal.
 
     Args:
         workload: sizes of the step.
         machine: devices of the run.
-        given: the placement to take, whether it fits or not.
+        given: the placement to use, even if it does not fit; None plans one.
 
     Raises:
         PlacementError: no placement fits; the message says how many devices are needed.
@@ -84,7 +84,7 @@ def _assign(kinds: list[PlacementKind], workload: Workload, machine: Hardware) -
         fitting = [r for r in range(ranks) if free[r] >= size]
         if not fitting:
             return None
-        # Every table is looked up equally often: balance their number, then the memory.
+        # Every table is looked up equally often: balance the number of tables, then the memory.
         owners[i] = rank = min(fitting, key=lambda r: (count[r], -free[r], r))
         free[rank] -= size
         count[rank] += 1
@@ -106,9 +106,9 @@ def _too_large(workload: Workload, machine: Hardware) -> str:
     return (
         f"the tables need {needed / GIB:,.1f} GiB with the state of their optimizer "
         f"(the largest: {named}), "
-        f"{machine.world_size} x {machine.memory_bytes / GIB:,.1f} GiB leave "
-        f"{machine.world_size * machine.table_bytes / GIB:,.1f} GiB for them: take at least "
+        f"but {machine.world_size} x {machine.memory_bytes / GIB:,.1f} GiB leave "
+        f"{machine.world_size * machine.table_bytes / GIB:,.1f} GiB for them: use at least "
         f"{devices} such devices, or make the tables smaller (`max_table_size` with "
-        "`hash_indices`, `embedding_storage` bfloat16, `optimizer` sgd, which keeps "
-        "no state, a higher recsys-recipes prepare clicks --frequency_limit)"
+        "`hash_indices`, `embedding_storage` bfloat16, `optimizer` sgd, which has no "
+        "state, a higher recsys-recipes prepare clicks --frequency_limit)"
     )
