@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`preset` auto: settings that follow from the dataset, and a race of them on validation."""
+"""`preset` auto: chooses settings by the dataset and by a race on the validation split."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that may suit a dataset, from its sizes alone; no torch.
+"""Finds settings that may suit a dataset, given only its sizes; does not import torch.
 
-The rules were fitted on some of the public logs of `benchmark.own_logs`, and name none.
+The rules were fitted on some of the public logs of `benchmark.own_logs`, but treat none of them
+specially.
 """
 
 import dataclasses
@@ -16,29 +17,30 @@ from recsys.data.errors import DatasetError
 from recsys.errors import UserError
 
 _RARE, _FREQUENT = 10, 30
-"""Training rows per category of the largest table: below the first most ids are rare, above the
-second hardly any is."""
+"""Training rows per category of the largest table: below the first, most ids are rare; above the
+second, hardly any are."""
 _SMALL, _LARGE = 50_000, 1_000_000
-"""Training rows from which the batches are larger; the rule chooses without a race for the last."""
+"""Training rows from which batches are larger; from the second on, the rule chooses without a
+race."""
 _STEPS, _EVALUATIONS = 50, 30
-"""Fewest steps between evaluations, on a look at fewer the rate would fall by chance, and most of
-these."""
+"""Fewest steps between evaluations, and most evaluations. With fewer steps, the learning rate would
+fall by chance."""
 _PENALISED = 100_000
-"""Rows of all tables that a step may move."""
+"""Most rows of all tables that a step may update."""
 _ENCODINGS = (
     ("32 piecewise linear codes", "piecewise_linear", 32),
     ("128 piecewise linear codes", "piecewise_linear", 128),
     ("128 bins", "bins", 128),
 )
-"""Vectors of numbers: fewer codes for fewer rows, bins for values that mean something each."""
+"""Vectors of numbers: fewer codes suit fewer rows, bins suit values with individual meanings."""
 _SLOTS = 1 << 22
 """Most slots of `id_statistics`: 64 MiB."""
 _SPARSE = 4
-"""Slots for each id and pair, so that nearly all are kept."""
+"""Slots per id and pair, so that nearly all are kept."""
 _FEWEST = 8
-"""Batches that an epoch has at least."""
+"""Fewest batches of an epoch."""
 _EPOCHS_UNSEEN = 8
-"""Epochs of a training that no validation rows can end."""
+"""Epochs of a training without validation rows that could end it."""
 
 CHOSEN = frozenset(
     {
@@ -50,7 +52,7 @@ CHOSEN = frozenset(
         *("epochs", "patience", "test_after", "test_freq", "best_by"),
     }
 )
-"""Settings that one of the candidates has, for some dataset."""
+"""All settings that a candidate may set."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,9 +60,10 @@ class Candidate:
     """Settings that may suit a dataset.
 
     Attributes:
-        name: what they are made for.
+        name: describes the datasets that the settings suit.
         settings: setting -> value.
-        refined: the same with one addition, to be tried if these settings are the best.
+        refined: the same settings with one addition, to try if these are the best; None if there is
+            none.
     """
 
     name: str
@@ -70,17 +73,17 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """Sizes of a dataset that the choice depends on.
+    """Sizes of a dataset on which the choice depends.
 
     Attributes:
         rows: training rows of an epoch.
         validation_rows: 0 without a validation split.
-        largest_table: categories of the feature that has most, lists included; 0 without any.
+        largest_table: most categories of a feature, including lists; 0 without such features.
         table_rows: categories of all features.
-        tables: features with a table.
-        numbers: numerical features.
-        combinations: most ids and pairs of ids that the rows hold; 0 where `id_statistics` is
-            refused.
+        tables: number of features with a table.
+        numbers: number of numerical features.
+        combinations: upper bound of the ids and pairs of ids in the rows; 0 if `id_statistics` is
+            not supported.
     """
 
     rows: int
@@ -96,7 +99,7 @@ class Traits:
         """Reads the sizes of a dataset on disk.
 
         Args:
-            config: the dataset.
+            config: settings of the dataset.
             num_numerical: see `OpenedDataset.open`.
 
         Raises:
@@ -104,8 +107,8 @@ class Traits:
         """
         if config.is_synthetic:
             raise UserError(
-                f"`preset` auto looks at a dataset on disk, and `dataset_type` "
-                f"{config.dataset_type} has none; name another preset",
+                f"`preset` auto needs a dataset on disk, which `dataset_type` "
+                f"{config.dataset_type} does not have; use another preset",
                 settings=("preset", "dataset_type"),
             )
         dataset = OpenedDataset.open(config, num_numerical)
@@ -123,7 +126,7 @@ class Traits:
 
     @property
     def is_large(self) -> bool:
-        """Whether a pass over the rows takes so long that there is one candidate, of few passes."""
+        """Whether an epoch takes so long that there is one candidate, with few epochs."""
         return self.rows >= _LARGE
 
     @property
@@ -132,7 +135,7 @@ class Traits:
         return self.rows / max(self.largest_table, 1)
 
     def __str__(self) -> str:
-        """Returns the sizes in words."""
+        """Describes the sizes."""
         decimals = int(self.rows_per_id < 10)
         per_id = f"; {self.rows_per_id:,.{decimals}f} rows per category of the largest table"
         return (
@@ -149,12 +152,14 @@ def _validation_rows(dataset: OpenedDataset) -> int:
 
 
 def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> list[Candidate]:
-    """Returns the settings to race, those first that the rule prefers; one alone is taken.
+    """Returns the settings to race, in the order of the rule's preference.
+
+    A single candidate is used without a race.
 
     Args:
         traits: sizes of the dataset.
-        given: settings that the user gave; the length of the schedule depends on some.
-        world_size: processes of the run; several cannot race, nor normalise over a batch.
+        given: settings that the user gave; the length of the schedule depends on some of them.
+        world_size: number of processes; several processes cannot race or use batch norm.
     """
     dense, rare = list(_dense(traits, given, world_size)), list(_rare(traits, given))
     found = [*rare, *dense] if traits.rows_per_id < _RARE or world_size > 1 else [*dense, *rare]
@@ -167,7 +172,7 @@ def candidates(traits: Traits, given: Mapping[str, Any], world_size: int) -> lis
 
 
 def _refined(candidate: Candidate, traits: Traits) -> Candidate:
-    """Returns a candidate with statistics of ids."""
+    """Returns the candidate with statistics of ids added."""
     slots = min(1 << (_SPARSE * traits.combinations).bit_length(), _SLOTS)
     settings = candidate.settings | {"id_statistics": slots}
     return Candidate(f"{candidate.name}, statistics of ids", settings)
@@ -176,7 +181,8 @@ def _refined(candidate: Candidate, traits: Traits) -> Candidate:
 def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterator[Candidate]:
     """Yields settings for ids with many rows each, and numbers.
 
-    Of a large log there are few epochs: with numbers one, for their vectors cost as much again.
+    A large log gets two epochs, or only one if it has numbers, because their vectors double the
+    cost.
     """
     batch_size = 4096 if traits.is_large else 1024 if traits.rows >= _SMALL else 256
     epochs = 1 if traits.numbers else 2
@@ -203,14 +209,14 @@ def _dense(traits: Traits, given: Mapping[str, Any], world_size: int) -> Iterato
 
 
 def _penalty(traits: Traits) -> float:
-    """Returns `embedding_l2`, whose step takes time by the rows of the tables."""
+    """Returns `embedding_l2`; 0 for large tables, because its step takes time for every row."""
     if not 0 < traits.table_rows <= _PENALISED:
         return 0.0
     return 0.02 if traits.numbers or traits.rows < _SMALL else 0.1
 
 
 def _rare(traits: Traits, given: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Yields settings for ids with few rows each, which a second epoch would memorise."""
+    """Yields settings for ids with few rows each, which would be memorised in a second epoch."""
     if not traits.tables or traits.rows_per_id >= _FREQUENT:
         return
     if traits.is_large:
@@ -240,14 +246,14 @@ def _rare(traits: Traits, given: Mapping[str, Any]) -> Iterator[Candidate]:
 def _course(
     traits: Traits, given: Mapping[str, Any], batch_size: int, epochs: int | None
 ) -> dict[str, Any]:
-    """Returns the batches of a run, its length and its rate.
+    """Returns the settings of batches, of the length of the run and of the learning rate.
 
     Args:
         traits: sizes of the dataset.
         given: settings that the user gave.
-        batch_size: that of a log with rows for many.
-        epochs: after which the rate has fallen to zero; by default evaluations without a better
-            one let it fall and end the run, where there are validation rows.
+        batch_size: batch size if the dataset has enough rows for many batches.
+        epochs: number of epochs after which the learning rate has fallen to zero. With None and
+            validation rows, evaluations that do not improve lower the rate and end the run.
     """
     batch_size = given.get("batch_size", min(batch_size, max(traits.rows // _FEWEST, 2)))
     batches = max(traits.rows // batch_size, 1)
@@ -266,10 +272,10 @@ def _course(
 
 
 def _measured(settings: dict[str, Any], traits: Traits) -> dict[str, Any]:
-    """Returns settings with those of the evaluation, and the number of networks."""
+    """Adds the settings of the evaluation and the number of networks."""
     seeds = 4 if traits.rows < 300_000 else 2 if traits.rows < _LARGE else 1
     settings = settings | {"seeds": seeds, "best_by": "log_loss"}
     if traits.validation_rows:
         return settings | {"eval_split": "validation"}
-    # Test rows would choose the epoch, so they are evaluated at the end alone.
+    # Test rows must not choose the epoch, so they are evaluated only at the end.
     return settings | {"test_after": settings["epochs"]}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes `preset` auto, and what it may choose for the settings that are given; no torch."""
+"""Decides whether `preset` auto applies, and which settings it may choose.
+
+This module does not import torch.
+"""
 
 import dataclasses
 import os
@@ -17,12 +20,12 @@ from recsys.settings import declared
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """What `preset` auto may take.
+    """The candidates of `preset` auto.
 
     Attributes:
-        why: what decides, in words.
-        candidates: to race if there are several.
-        is_made: they are those of a run to resume.
+        why: describes what decides.
+        candidates: candidates; if there are several, a race chooses.
+        is_made: whether the choice is that of a run to resume.
     """
 
     why: str
@@ -35,8 +38,8 @@ class Contender:
     """A candidate with all settings of its run.
 
     Attributes:
-        name: its name.
-        config: its settings.
+        name: name of the candidate.
+        config: settings of its run.
         refined: see `Candidate`.
     """
 
@@ -48,34 +51,34 @@ class Contender:
 _SETTLED = frozenset(
     field.name for section in (ModelConfig, OptimizerConfig) for field in declared(section)
 ) - {"seeds", "num_numerical_features", "optimized_mlp"}
-"""Settings with which a run is no more of the dataset's choice."""
+"""Settings that, if given, leave no choice to auto."""
 _RESUMED = _SETTLED | CHOSEN
-"""Settings that a resumed run keeps, without those that follow from dataset and machine."""
+"""Settings that a resumed run keeps, without those that depend on dataset and machine."""
 
 
 def is_open(values: Mapping[str, Any], explicit: Collection[str]) -> bool:
-    """Tells whether the settings of a run leave the choice to auto.
+    """Returns True if the settings of a run leave the choice to auto.
 
-    They do if it trains, without a checkpoint to begin with, and no setting of the model or the
-    optimizer but `seeds` is given.
+    They do if the run trains, does not load a checkpoint, and the user gave no setting of the model
+    or the optimizer except `seeds`.
 
     Args:
-        values: every setting.
-        explicit: names of those that the user gave.
+        values: {setting: value} of all settings.
+        explicit: names of the settings that the user gave.
     """
     trains = values["mode"] == "train" and not values["load_checkpoint_path"]
     return trains and not _SETTLED & set(explicit)
 
 
 def is_default(values: Mapping[str, Any], explicit: Collection[str], *, any_kind: bool) -> bool:
-    """Tells whether a run without `preset` takes auto.
+    """Returns True if a run without `preset` uses auto.
 
-    It does if its settings leave the choice open, on a dataset that a schema made.
+    It does if its settings leave the choice open and its dataset was made with a schema.
 
     Args:
-        values: every setting.
-        explicit: names of those that the user gave.
-        any_kind: datasets of Criteo's form take auto too.
+        values: {setting: value} of all settings.
+        explicit: names of the settings that the user gave.
+        any_kind: whether datasets in Criteo's format use auto too.
     """
     if not is_open(values, explicit):
         return False
@@ -87,11 +90,11 @@ def is_default(values: Mapping[str, Any], explicit: Collection[str], *, any_kind
 
 
 def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
-    """Returns what auto may take; of a run that is resumed, what it has taken.
+    """Returns the candidates of auto; for a run that is resumed, its earlier choice.
 
     Args:
-        values: every setting.
-        explicit: names of those that the user gave.
+        values: {setting: value} of all settings.
+        explicit: names of the settings that the user gave.
 
     Raises:
         UserError: auto cannot choose here, or the dataset is refused.
@@ -110,8 +113,8 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
 
 
 def _made_choice(config: DlrmConfig, values: Mapping[str, Any]) -> Choice | None:
-    """Returns the settings of a run to resume, if it has saved any."""
-    from recsys.train.checkpoint import latest_config  # with torch
+    """Returns the settings of a run to resume; None if it has not saved a checkpoint."""
+    from recsys.train.checkpoint import latest_config  # imports torch
 
     assert config.checkpoint_folder is not None
     made = latest_config(config.checkpoint_folder)
@@ -119,7 +122,7 @@ def _made_choice(config: DlrmConfig, values: Mapping[str, Any]) -> Choice | None
         return None
     checkpoint, stored = made
     taken = {n: v for n, v in stored.items() if n in _RESUMED and _differ(v, values[n])}
-    why = f"goes on with the settings of {checkpoint}"
+    why = f"continues with the settings of {checkpoint}"
     return Choice(why, [Candidate("resumed run", taken)], is_made=True)
 
 

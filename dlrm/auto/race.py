@@ -16,9 +16,9 @@ from recsys.train.recipe import PrintLine
 from recsys.train.run import check_before_trials, try_out
 
 _RACED = 0.5
-"""Part of the budget that the trials may take, each the same."""
+"""Part of the budget that all trials together may take, in equal shares."""
 _MARGIN = 0.005
-"""Part of the criterion by which a later trial must be better: less is luck of one network."""
+"""Relative improvement of the criterion that a later trial needs: less is luck of one network."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,9 +26,7 @@ class _Trial:
     """A candidate after its trial.
 
     Attributes:
-        contender: the candidate.
-        result: of the trial.
-        seconds: length of the trial.
+        seconds: duration of the trial.
     """
 
     contender: Contender
@@ -37,7 +35,7 @@ class _Trial:
 
     @property
     def merit(self) -> float:
-        """The criterion of the race, higher is better."""
+        """The criterion of the race; higher is better."""
         return self.result.state.best_metric
 
     @property
@@ -46,7 +44,7 @@ class _Trial:
         return self.contender.config.model.interaction_op == "cat"
 
     def __str__(self) -> str:
-        """Returns the outcome in words."""
+        """Describes the outcome."""
         metric, state = self.result.metric, self.result.state
         return (
             f"{self.contender.name}: {metric.name} {metric.text(self.merit)} at epoch "
@@ -63,16 +61,16 @@ def race(
     """Trains each contender with one network, then the best ones with their refinement.
 
     Args:
-        contenders: candidates, those first that the rule prefers.
+        contenders: candidates, in the order of the rule's preference.
         given: names of the settings that the user gave.
-        budget: seconds of the race and of the training after it.
+        budget: seconds for the race and the training after it.
         print_line: prints a line.
 
     Returns:
-        (name of the best of all, the settings of its run).
+        (name of the best contender, settings of its run).
 
     Raises:
-        UserError: a setting or the dataset is refused, or a file of the run to be.
+        UserError: a setting, the dataset or a file of the later run is refused.
         KeyboardInterrupt: a signal ended the race.
         DivergenceError: every contender diverged.
     """
@@ -93,7 +91,7 @@ def race(
 
     for contender in contenders:
         try_one(contender)
-    # Statistics, and the mean of networks, are worth most to those that concatenate.
+    # Contenders that concatenate gain most from statistics and from the mean of networks.
     first = _best(trials)
     dense = _best([each for each in trials if each.concatenates] or [first])
     for trial in (first,) if dense is first else (first, dense):
@@ -104,7 +102,7 @@ def race(
 
 
 def _best(trials: Sequence[_Trial]) -> _Trial:
-    """Returns the first of the trials that is as good as any, or nearly."""
+    """Returns the first trial that is as good as the best, or nearly so."""
     highest = max(trial.merit for trial in trials)
     least = highest - _MARGIN * abs(highest)
     return next(trial for trial in trials if trial.merit >= least)
@@ -133,7 +131,7 @@ def _tried(contender: Contender, most_s: float) -> _Trial:
 
 
 def _within(best: _Trial, given: Collection[str], left_s: float) -> DlrmConfig:
-    """Returns settings with as many networks, then epochs, as there is time for."""
+    """Returns the settings with as many networks, and then epochs, as there is time for."""
     config, state = best.contender.config, best.result.state
     seeds, epochs = config.model.seeds, config.run.epochs
     if "seeds" not in given:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment of a DLRM: export from a checkpoint, serving, scoring."""
+"""Deploys a DLRM: exports a checkpoint, serves it, scores it."""

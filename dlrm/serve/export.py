@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports checkpoints of a DLRM, and of other models of clicks, for deployment."""
+"""Exports checkpoints of a DLRM and of other click models for deployment."""
 
 import abc
 import dataclasses
@@ -41,14 +41,14 @@ _ROWS_PER_REQUEST, _ELEMENTS = 256, 4
 
 
 class ClicksExport(CheckpointExport, abc.ABC):
-    """A model of clicks, opened to be deployed.
+    """A click model, opened for deployment.
 
     Args:
-        path: a checkpoint, or the folder of a run; of a DLRM also a folder in NVIDIA's layout.
+        path: a checkpoint, or the folder of a run; for a DLRM, also a folder in NVIDIA's layout.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged or of another model.
-        UserError: the model has no feature.
+        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
+        UserError: the model has no features.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,8 +58,8 @@ class ClicksExport(CheckpointExport, abc.ABC):
         self.widths = (*[1] * (len(stored.table_sizes) - len(self._lengths)), *self._lengths)
         if not stored.table_sizes and not stored.num_numerical:
             raise UserError(
-                f"{path}: a model without features cannot be deployed, because a request has no "
-                "empty tensors",
+                f"{path}: a model without features cannot be deployed, because a request cannot "
+                "have empty tensors",
                 path=path,
             )
 
@@ -75,7 +75,7 @@ class ClicksExport(CheckpointExport, abc.ABC):
 
     @property
     def num_list_slots(self) -> int:
-        """Ids of lists in a row."""
+        """Greatest number of ids of all lists in a row."""
         return sum(self._lengths)
 
     @property
@@ -85,7 +85,7 @@ class ClicksExport(CheckpointExport, abc.ABC):
 
     @property
     def training(self) -> dict[str, Any]:
-        """Dataset and best evaluation; of a checkpoint in NVIDIA's layout nothing."""
+        """Dataset and best evaluation; empty for a checkpoint in NVIDIA's layout."""
         return recorded_training(self.stored.checkpoint)
 
     def signature(self, *, fixed_shapes: bool) -> Signature:  # noqa: ARG002  (all are fixed)
@@ -94,10 +94,10 @@ class ClicksExport(CheckpointExport, abc.ABC):
 
     @abc.abstractmethod
     def network_values(self) -> dict[str, Any]:
-        """Returns the settings that rebuild the network; `config` has `hash_indices`."""
+        """Returns the settings that rebuild the network; its `config` contains `hash_indices`."""
 
     def model_values(self) -> dict[str, Any]:
-        """Returns these settings and the sizes of the tables for `deployment.json`."""
+        """Returns `network_values` and the sizes of the tables, for `deployment.json`."""
         return {
             **self.network_values(),
             "table_sizes": list(self.stored.table_sizes),
@@ -110,7 +110,7 @@ class ClicksExport(CheckpointExport, abc.ABC):
         *,
         fixed_shapes: bool,  # noqa: ARG002  (all are fixed)
     ) -> list[Arrays]:
-        """Draws samples with random features and ids; at most 256 a request."""
+        """Draws samples with random features and ids; at most 256 per request."""
         generator = np.random.default_rng(0)
         sizes = np.repeat(self.stored.table_sizes, self.widths)
         features = self.stored.num_numerical
@@ -132,7 +132,10 @@ class ClicksExport(CheckpointExport, abc.ABC):
 
     @torch.inference_mode()
     def largest_difference(self, requests: Sequence[Arrays], responses: Sequence[Arrays]) -> float:
-        """Compares probabilities and logits, of which those above 1 in magnitude relatively."""
+        """Returns the largest difference of probabilities and logits from the model's.
+
+        Differences of logits above 1 in magnitude are relative.
+        """
 
         def joined(source: Sequence[Arrays], name: str) -> Tensor:
             return torch.from_numpy(np.concatenate([arrays[name] for arrays in source]))
@@ -155,7 +158,7 @@ class ClicksExport(CheckpointExport, abc.ABC):
 
 
 class DlrmExport(ClicksExport):
-    """A trained DLRM, opened to be deployed; see `ClicksExport`."""
+    """A trained DLRM, opened for deployment; see `ClicksExport`."""
 
     kind: str = KIND
     served_class: ClassVar[type[ServedModel]] = ServedDlrm
@@ -164,7 +167,7 @@ class DlrmExport(ClicksExport):
     def __init__(self, path: Path) -> None:
         self._stored = DlrmCheckpoint.open(path)
         super().__init__(path)
-        # Layers are deployed with their normalisation multiplied in.
+        # The weights of deployed layers include their normalisation.
         self.config = dataclasses.replace(self._stored.config, batch_norm=False)
 
     @property
@@ -185,17 +188,18 @@ class DlrmExport(ClicksExport):
         """Returns the joint table and the MLPs' parameters.
 
         Raises:
-            UserError: a model of lists is to be quantised.
+            UserError: the model has lists and should be quantized.
         """
         if quantize != "none" and self.num_list_slots:
             raise UserError(
-                f"`quantize` {quantize}: a model of lists is served in float32 so far",
+                f"`quantize` {quantize} does not support models with lists yet; leave it out to "
+                "serve float32",
                 setting="quantize",
             )
         return weights_to_deploy(self.model, quantize)
 
     def native_class(self) -> type[ServedModel]:
-        """Returns the class that opens a version as the native backend does."""
+        """Returns the class that opens a version like the native backend."""
         check_native(self.config, len(self.stored.table_sizes))
         return NativeDlrm
 
@@ -207,7 +211,7 @@ class DlrmExport(ClicksExport):
         """
         if self.num_list_slots:
             raise UserError(
-                "a model of lists is served by `format` eager alone so far", setting="format"
+                "models with lists support only `format` eager so far", setting="format"
             )
         sizes = self.stored.table_sizes
         return network_of(

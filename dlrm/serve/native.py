@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves a deployed DLRM by the native backend's library, without a server.
+"""Serves a deployed DLRM with the library of the native backend, without a server.
 
-The library is what Triton loads: requests are checked and answered by the same code.
+Triton loads the same library, so the same code checks and answers requests.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _INTERACTIONS = ("dot", "cuda_dot", "cat")
 
 
 class _Tensor(ctypes.Structure):
-    """A tensor of a request, as c_interface.cpp has it."""
+    """A tensor of a request, with the layout of c_interface.cpp."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -44,7 +44,7 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
     """Refuses models that the native backend does not run.
 
     Raises:
-        UserError: names the setting, or what is not built.
+        UserError: the backend is not built, or does not support a setting of the model.
     """
     if not native_backend.is_built():
         raise UserError(
@@ -63,17 +63,17 @@ def check_native(config: ModelConfig, num_categorical: int) -> None:
         )
     if reason is not None:
         raise UserError(
-            f"`backend` native does not run a model of {reason}; use `backend` python",
+            f"`backend` native does not support a model with {reason}; use `backend` python",
             setting="backend",
         )
 
 
 @functools.cache
 def load_library() -> ctypes.CDLL:
-    """Loads the library; its functions of Triton stay empty.
+    """Loads the library; the functions of Triton that it uses stay null.
 
     Raises:
-        OSError: it is not built.
+        OSError: the library is not built.
     """
     library = ctypes.CDLL(str(native_backend.LIBRARY))
     library.recsys_last_error.restype = ctypes.c_char_p
@@ -93,10 +93,11 @@ class NativeDlrm(ServedModel):
     """A deployed version of a DLRM, run by the native backend's library.
 
     Args:
-        threads: that share a batch.
+        folder: version folder.
+        threads: number of threads that share a batch.
 
     Raises:
-        DeploymentError: the version is missing, damaged or of another model.
+        DeploymentError: the version is missing or damaged, or belongs to another model.
     """
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
@@ -108,7 +109,7 @@ class NativeDlrm(ServedModel):
             raise DeploymentError(self._last_error())
 
     @classmethod
-    def open(cls, folder: Path, device: torch.device) -> Self:  # noqa: ARG003  (CPU alone)
+    def open(cls, folder: Path, device: torch.device) -> Self:  # noqa: ARG003  (CPU only)
         """Loads a version folder."""
         return cls(folder)
 
@@ -117,16 +118,16 @@ class NativeDlrm(ServedModel):
         return message.decode(errors="replace")
 
     def check(self, request: Arrays) -> None:
-        """Leaves all checks to the library, which makes them with each request."""
+        """Does nothing: the library checks each request."""
 
     def check_values(self, request: Arrays) -> None:
-        """Leaves all checks to the library."""
+        """Does nothing: the library checks each request."""
 
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Answers requests one by one.
 
         Raises:
-            BadRequestError: names the wrong value and what was expected.
+            BadRequestError: a value is wrong; the message names it and what was expected.
         """
         return [self._answer(request) for request in requests]
 
@@ -174,7 +175,7 @@ class NativeDlrm(ServedModel):
 
 
 def _to_wire(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Returns the bytes of an array as Triton's protocol has them."""
+    """Returns the bytes of an array in the format of Triton's protocol."""
     if array.dtype != np.object_:
         return np.ascontiguousarray(array)
     texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.flat]

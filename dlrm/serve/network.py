@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deployed model of clicks: feature tensors in, click probabilities out."""
+"""The deployed click model: feature tensors in, click probabilities out."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -28,13 +28,13 @@ TABLE, SCALE = "embeddings.table", "embeddings.scale"
 
 
 class ClickNetwork(nn.Module):
-    """A model of clicks that is safe against ids outside their tables.
+    """A click model that handles ids outside their tables.
 
     Args:
-        model: the network; one that hashes ids needs no further check.
-        out_of_range: result of a sample with an id outside its table. `error`: NaN, because an
-            exported graph cannot raise; `zero`: the id counts as 0, the unknown value.
-        widths: ids of each feature, of a model with lists; these come last.
+        model: the network; if it hashes ids, ids need no check.
+        out_of_range: result for a sample with an id outside its table. `error`: NaN, because an
+            exported graph cannot raise. `zero`: the id counts as 0, the unknown value.
+        widths: greatest number of ids of each feature, lists last; None without lists.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ClickNetwork(nn.Module):
         Args:
             numerical: [B, M] float32, transformed as in the dataset.
             categorical: [B, F] int64 ids, or [B, S] with lists, see `Bags.from_slots`.
-            scale: [B, slots of lists] float32 factors of the ids of lists.
+            scale: [B, slots of lists] float32 factors of the ids of lists; None without lists.
 
         Returns:
             ([B, 1] probability, [B, 1] logit), float32.
@@ -83,29 +83,29 @@ class ClickNetwork(nn.Module):
 
 
 class CategoricalNetwork(nn.Module):
-    """A click network without numerical features, of ids alone."""
+    """A click network without numerical features; it takes only ids."""
 
     def __init__(self, network: ClickNetwork) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, categorical: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Predicts clicks, as `ClickNetwork`."""
-        # len() would be a constant of the exported graph.
+        """Predicts clicks; see `ClickNetwork`."""
+        # len() would become a constant in the exported graph.
         numerical = categorical.new_empty((categorical.shape[0], 0), dtype=torch.float32)
         probability, logit = self.network(numerical, categorical, scale)
         return probability, logit
 
 
 class NumericalNetwork(nn.Module):
-    """A click network without categorical features, of numbers alone."""
+    """A click network without categorical features; it takes only numbers."""
 
     def __init__(self, network: ClickNetwork) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, numerical: Tensor) -> tuple[Tensor, Tensor]:
-        """Predicts clicks, as `ClickNetwork`."""
+        """Predicts clicks; see `ClickNetwork`."""
         categorical = numerical.new_empty((numerical.shape[0], 0), dtype=torch.int64)
         probability, logit = self.network(numerical, categorical)
         return probability, logit
@@ -113,10 +113,10 @@ class NumericalNetwork(nn.Module):
 
 @torch.no_grad()
 def without_batch_norm(model: Dlrm) -> dict[str, Tensor]:
-    """Returns the MLPs' parameters, those of batch normalisation multiplied into the layers.
+    """Returns the MLPs' parameters, with batch normalisation folded into the layers.
 
-    In evaluation a norm maps each output x of its layer to (x - mean) / sqrt(variance + eps) *
-    weight + bias, which is linear, so that a layer of other numbers answers the same.
+    In evaluation, a norm maps each output x of its layer to (x - mean) / sqrt(variance + eps) *
+    weight + bias. This is linear, so a layer with other weights computes the same.
     """
     weights = {name: value.detach().contiguous() for name, value in model.mlp_state().items()}
     for name, part in model.dense_parts().items():
@@ -140,8 +140,8 @@ def without_batch_norm(model: Dlrm) -> dict[str, Tensor]:
 def weights_to_deploy(model: Dlrm, quantize: Quantize) -> dict[str, Tensor]:
     """Returns the deployed tensors: one joint table and the MLPs' parameters.
 
-    Layers have taken in their batch normalisation, see `without_batch_norm`. `int8` stores the
-    table in 8 bits with a scale per row.
+    Batch normalisation is folded into the layers, see `without_batch_norm`. `int8` stores the table
+    in 8 bits with one scale per row.
     """
     table = one_table(model.embeddings)
     weights = without_batch_norm(model)
@@ -161,10 +161,10 @@ def build_model(
     portable: bool,
     has_lists: bool = False,
 ) -> Dlrm:
-    """Builds a DLRM around deployed weights, for exporters (`portable`) in plain PyTorch.
+    """Builds a DLRM from deployed weights; for exporters (`portable`), in plain PyTorch.
 
     Raises:
-        DeploymentError: the weights are those of another model.
+        DeploymentError: the weights belong to another model.
     """
     table, scale = weights[TABLE], weights.get(SCALE)
     embeddings: Embeddings[Any]
@@ -188,7 +188,7 @@ def copy_weights(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
     """Copies deployed weights into the tensors of a model.
 
     Raises:
-        DeploymentError: their names are not the model's.
+        DeploymentError: their names differ from those of the model.
     """
     if differing := sorted(state.keys() ^ weights.keys()):
         raise DeploymentError(
@@ -207,9 +207,9 @@ def network_of(
     has_numbers: bool,
     has_ids: bool,
 ) -> nn.Module:
-    """Returns the network of a deployed model, which takes the features that it has.
+    """Returns the network of a deployed model; its inputs are the features of the model.
 
-    `out_of_range` and `widths` are those of `ClickNetwork`.
+    For `out_of_range` and `widths`, see `ClickNetwork`.
     """
     network = ClickNetwork(model, out_of_range, widths)
     if not has_numbers:

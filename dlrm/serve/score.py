@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a deployed model of clicks on a split, compared with its checkpoint."""
+"""Evaluates a deployed click model on a split and compares it with its checkpoint."""
 
 import dataclasses
 import time
@@ -20,7 +20,7 @@ from recsys.serve.client.requests import Arrays
 from recsys.serve.signature import CATEGORICAL, FACTORS, NUMERICAL, Signature
 
 Answer = Callable[[Iterable[Arrays]], Iterable[Arrays]]
-"""Sends requests to the model and returns its replies in their order."""
+"""Sends requests to the model and returns its replies in the same order."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class ServedSplit:
 
     Attributes:
         served: metrics of the deployed model.
-        offline: metrics of the checkpoint; None without one.
-        largest_difference: between their logits, relative where the logit is above 1; None
-            without a checkpoint.
+        offline: metrics of the checkpoint; None without a checkpoint.
+        largest_difference: largest difference of their logits, relative if the logit is above 1;
+            None without a checkpoint.
         rows_per_s: samples per second, including the checkpoint's forward passes.
     """
 
@@ -42,9 +42,9 @@ class ServedSplit:
 
 
 def check_dataset_of(stored: StoredClicks, data: DataConfig, *, ignore_fingerprint: bool) -> None:
-    """Refuses another dataset than that of a checkpoint's training.
+    """Refuses a dataset other than that of a checkpoint's training.
 
-    With `ignore_fingerprint` the ids need only lie inside the tables.
+    With `ignore_fingerprint`, ids only need to be inside their tables.
 
     Raises:
         CheckpointError: the datasets differ.
@@ -61,7 +61,7 @@ def read_requests(
 ) -> Iterator[tuple[Batch[Any], Arrays]]:
     """Yields each batch of the evaluation split with its request.
 
-    Ids outside their tables are refused (`check_ids`) unless the model hashes ids.
+    Set `check_ids` to refuse ids outside their tables, unless the model hashes ids.
 
     Raises:
         DatasetError: the dataset is missing or damaged.
@@ -96,7 +96,7 @@ def score_served_split(
     *,
     check_ids: bool = True,
 ) -> ServedSplit:
-    """Evaluates a deployed model and its checkpoint's on the evaluation split.
+    """Evaluates a deployed model and, if given, its checkpoint's model on the evaluation split.
 
     Raises:
         DatasetError: the dataset is missing or damaged.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves a deployed DLRM, and other models of clicks."""
+"""Serves deployed DLRMs and other click models."""
 
 import abc
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ KIND = "dlrm"
 
 
 class ServedClicks(ServedModel):
-    """A deployed version of a model of clicks, loaded and ready for requests.
+    """A deployed version of a click model, loaded and ready for requests.
 
     Attributes:
         kind: name of the model in `deployment.json`; set by the subclass.
@@ -62,14 +62,14 @@ class ServedClicks(ServedModel):
     @classmethod
     @abc.abstractmethod
     def build(cls, deployment: Deployment, weights: dict[str, Tensor]) -> ClickModel[Any]:
-        """Builds the model around deployed weights.
+        """Builds the model from deployed weights.
 
         Raises:
-            DeploymentError: they are those of another model.
+            DeploymentError: the weights belong to another model.
         """
 
     def check_values(self, request: Arrays) -> None:
-        """Refuses ids outside their tables, where deployed with `out_of_range` error."""
+        """Refuses ids outside their tables if the model was deployed with `out_of_range` error."""
         if self._refuses_bad_ids and CATEGORICAL in request:
             check_ids(CATEGORICAL, request[CATEGORICAL], self._ends)
 
@@ -77,7 +77,7 @@ class ServedClicks(ServedModel):
     def predict(self, requests: Sequence[Arrays]) -> list[Arrays]:
         """Runs the network once for all requests."""
         signature = self.deployment.signature.network
-        # The server passes read-only shared memory, of which torch warns: concatenate copies it.
+        # The server passes read-only shared memory, for which torch warns: concatenate copies it.
         joined = (np.concatenate([r[tensor.name] for r in requests]) for tensor in signature.inputs)
         inputs = [torch.from_numpy(array).to(self._device) for array in joined]
         outputs = [output.cpu().numpy() for output in self._run(inputs)]
@@ -95,7 +95,7 @@ class ServedDlrm(ServedClicks):
 
     @classmethod
     def build(cls, deployment: Deployment, weights: dict[str, Tensor]) -> ClickModel[Any]:
-        """Builds the network."""
+        """Builds the DLRM; see `ServedClicks.build`."""
         return build_model(
             section_from_dict(ModelConfig, deployment.model["config"]),
             tuple(deployment.model["table_sizes"]),

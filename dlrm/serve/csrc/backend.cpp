@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry points of a backend of Triton: model, instances, and the requests of an execution.
+// Entry points of a Triton backend: model, instances, and the requests of an execution.
 //
-// The interface hands out states as void pointers; instances keep the version alive that they
-// share.
+// The interface passes states as void pointers. Instances share a version and keep it alive.
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -19,7 +18,7 @@
 namespace recsys::serve {
 namespace {
 
-// The server refused what it was asked for.
+// The server refused a call.
 struct ServerError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -35,7 +34,7 @@ void ignore(TRITONSERVER_Error* error) {
   if (error != nullptr) TRITONSERVER_ErrorDelete(error);
 }
 
-// Calls body and returns what it throws as an error of the server.
+// Calls body; returns an exception as an error of the server.
 template <typename Body>
 TRITONSERVER_Error* guarded(const Body& body) {
   try {
@@ -51,7 +50,7 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
 }
 
-// A parameter of config.pbtxt that is a number, or 0.
+// Returns a parameter of config.pbtxt that is a number; 0 if it is missing.
 int parameter(const Json& config, const char* name) {
   const Json* const parameters = config.find("parameters");
   const Json* const value = parameters == nullptr ? nullptr : parameters->find(name);
@@ -86,7 +85,7 @@ struct Model {
     const Json config = Json::parse({text, size});
     ignore(TRITONSERVER_MessageDelete(message));
     num_threads = parameter(config, "threads");
-    if (num_threads < 1) {  // the share of the cores that the server was started with
+    if (num_threads < 1) {  // use the share of cores with which the server was started
       const char* const threads = std::getenv("OMP_NUM_THREADS");
       num_threads = threads == nullptr ? 1 : std::max(std::atoi(threads), 1);
     }
@@ -108,7 +107,7 @@ std::string dtype_of(TRITONSERVER_DataType type) {
   return "another type";
 }
 
-// The inputs of a request; those in several buffers are joined in `joined`.
+// Returns the inputs of a request; inputs in several buffers are joined in `joined`.
 Request read_request(TRITONBACKEND_Request* request, std::vector<std::vector<uint8_t>>& joined) {
   uint32_t count = 0;
   check(TRITONBACKEND_RequestInputCount(request, &count));
@@ -132,7 +131,7 @@ Request read_request(TRITONBACKEND_Request* request, std::vector<std::vector<uin
       TRITONSERVER_MemoryType memory = kTritonCpu;
       int64_t memory_id = 0;
       check(TRITONBACKEND_InputBuffer(input, b, &data, &size, &memory, &memory_id));
-      if (memory == kTritonGpu) throw ServerError("an input lies in the memory of a GPU");
+      if (memory == kTritonGpu) throw ServerError("an input is in the memory of a GPU");
       const auto* const begin = static_cast<const uint8_t*>(data);
       if (buffers == 1) {
         tensor.data = begin;
@@ -151,11 +150,11 @@ Request read_request(TRITONBACKEND_Request* request, std::vector<std::vector<uin
   return tensors;
 }
 
-// A request of an execution, until it is answered.
+// A request of an execution that is not answered yet.
 struct Pending {
   TRITONBACKEND_Request* request;
   TRITONBACKEND_Response* response = nullptr;
-  int64_t begin = 0;  // of its rows in the batch
+  int64_t begin = 0;  // first of its rows in the batch
   int64_t rows = 0;
   TRITONSERVER_Error* error = nullptr;
 };
@@ -174,7 +173,7 @@ void write_output(TRITONBACKEND_Response* response, const char* name, const floa
   TRITONSERVER_MemoryType memory = kTritonCpu;
   int64_t memory_id = 0;
   check(TRITONBACKEND_OutputBuffer(output, &buffer, bytes, &memory, &memory_id));
-  if (memory == kTritonGpu) throw ServerError("an output is wanted in the memory of a GPU");
+  if (memory == kTritonGpu) throw ServerError("an output is requested in the memory of a GPU");
   std::memcpy(buffer, values, bytes);
 }
 
@@ -191,7 +190,7 @@ void write_outputs(const Pending& pending, const Answers& answers) {
   }
 }
 
-// Runs body for a request that has no error yet; what it throws becomes its error.
+// Runs body for a request without an error; an exception becomes its error.
 template <typename Body>
 void attempt(Pending& pending, const Body& body) {
   if (pending.error != nullptr) return;
@@ -204,7 +203,7 @@ void attempt(Pending& pending, const Body& body) {
   }
 }
 
-// Answers all requests of an execution as one batch; a bad one gets an error, the others answers.
+// Answers all requests of an execution as one batch. Bad requests get errors, the others answers.
 void execute(TRITONBACKEND_ModelInstance* triton_instance, Instance& instance,
              TRITONBACKEND_Request** requests, uint32_t count) {
   const uint64_t start_ns = now_ns();
@@ -226,7 +225,7 @@ void execute(TRITONBACKEND_ModelInstance* triton_instance, Instance& instance,
   Answers answers;
   try {
     answers = instance.answer(features);
-  } catch (const std::exception& error) {  // not kept: GCC 8 has no std::exception_ptr of GCC 12
+  } catch (const std::exception& error) {  // not stored: GCC 8 lacks GCC 12's std::exception_ptr
     for (Pending& pending : all) {
       if (pending.error == nullptr) refuse(pending, kTritonInternal, error.what());
     }
@@ -278,7 +277,7 @@ TRITON_ENTRY TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend*
     check(TRITONBACKEND_ApiVersion(&major, &minor));
     if (major != kTritonApiMajor) {
       throw std::runtime_error("the server has version " + std::to_string(major) +
-                               " of the interface of backends, expected 1");
+                               " of the backend interface, expected 1");
     }
   });
 }

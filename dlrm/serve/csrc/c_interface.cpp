@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A served version for dlrm/serve/native.py: what the backend does with a request, in this process.
+// C interface for dlrm/serve/native.py: answers requests like the backend, without a server.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -55,7 +55,7 @@ RECSYS_API const char* recsys_last_error() { return last_message.c_str(); }
 
 RECSYS_API const char* recsys_instruction_set() { return recsys::serve::kernels().name; }
 
-// Returns null where the version cannot be opened.
+// Returns null if the version cannot be opened.
 RECSYS_API Instance* recsys_open(const char* folder, int num_threads) {
   Instance* instance = nullptr;
   guarded(
@@ -65,7 +65,7 @@ RECSYS_API Instance* recsys_open(const char* folder, int num_threads) {
 
 RECSYS_API void recsys_close(Instance* instance) { delete instance; }
 
-// Checks and answers a request. Outputs have room for `capacity` rows; `num_rows` are written.
+// Checks and answers a request. Outputs have room for `capacity` rows; it writes `num_rows`.
 RECSYS_API int recsys_respond(Instance* instance, const RecsysTensor* tensors, int64_t count,
                               int64_t capacity, float* probability, float* logit,
                               int64_t* num_rows) {

@@ -22,8 +22,7 @@ T element(const StoredTensor& tensor, int64_t index) {
 
 void require_type(const StoredTensor& tensor, const char* type) {
   if (tensor.dtype != type) {
-    throw std::runtime_error("statistics of ids are of type " + tensor.dtype + ", expected " +
-                             type);
+    throw std::runtime_error("statistics of ids have type " + tensor.dtype + ", expected " + type);
   }
 }
 
@@ -40,7 +39,7 @@ IdStatistics::IdStatistics(const WeightsFile& file, std::vector<int64_t> table_s
   require_type(rows_, "F32");
   require_type(clicks_, "F32");
   const auto features = static_cast<int64_t>(table_sizes_.size());
-  const int64_t numbers = features * (features + 1);  // two of each feature and of each pair
+  const int64_t numbers = features * (features + 1);  // two for each feature and each pair
   mean_ = file.floats("id_statistics.mean", {numbers});
   scale_ = file.floats("id_statistics.scale", {numbers});
 }

@@ -14,7 +14,7 @@ class JsonParser {
   Json document() {
     Json value = parse_value(0);
     skip_space();
-    if (at_ != text_.size()) fail("nothing more");
+    if (at_ != text_.size()) fail("the end");
     return value;
   }
 
@@ -45,7 +45,7 @@ class JsonParser {
   }
 
   Json parse_value(int depth) {
-    if (depth > kDeepest) fail("fewer values within each other");
+    if (depth > kDeepest) fail("fewer nested values");
     skip_space();
     Json value;
     if (take('{')) {
@@ -121,7 +121,7 @@ class JsonParser {
     append_utf8(result, code);
   }
 
-  // Halves of a pair are kept apart: no name that is looked up has such characters.
+  // Surrogate pairs are not combined, because no name that is looked up contains them.
   static void append_utf8(std::string& result, unsigned long code) {
     if (code < 0x80) {
       result += static_cast<char>(code);

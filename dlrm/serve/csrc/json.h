@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads JSON of this project and of the server: deployment.json, the header of safetensors, a
-// model's configuration.
+// Reads JSON from this project and the server: deployment.json, the header of safetensors, the
+// configuration of a model.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ struct JsonError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A value. An access that does not fit its kind throws a JsonError that names the key.
+// A value. Access as another kind throws a JsonError.
 class Json {
  public:
   enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
 
-  // Throws a JsonError with the position of what is no JSON.
+  // Throws a JsonError with the position if the text is not JSON.
   static Json parse(std::string_view text);
 
   bool is_null() const { return kind_ == Kind::kNull; }
 
-  // Member of an object, or null where it has none.
+  // Member of an object; null if it is missing.
   const Json* find(std::string_view key) const;
-  // Member of an object that must have it.
+  // Member of an object; throws a JsonError if it is missing.
   const Json& at(std::string_view key) const;
-  // Members of an object, in their order.
+  // Members of an object, in order.
   const std::vector<std::pair<std::string, Json>>& members() const;
   const std::vector<Json>& items() const;
   const std::string& string() const;
@@ -43,7 +43,7 @@ class Json {
 
   Kind kind_ = Kind::kNull;
   bool boolean_ = false;
-  std::string text_;  // of a string, or the digits of a number
+  std::string text_;  // the string, or the digits of a number
   std::vector<Json> items_;
   std::vector<std::pair<std::string, Json>> members_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An MLP with packed weights, for few samples and for many.
+// An MLP with weights packed for few and for many samples.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace recsys::serve {
 
-// Samples that are worked on at a time: what lies between the layers stays in the second cache.
+// Samples per block: activations between layers stay in the L2 cache.
 constexpr int kBlockSamples = 64;
-// Up to so many samples each weight is read once, in its order of memory; beyond, products with
+// For at most this many samples, each weight is read once, in memory order. For more, products with
 // panels are faster. Measured with NVIDIA's default model.
 constexpr int kFewSamples = 8;
 
-// Numbers at an address that vectors like.
+// Floats at an address aligned for vectors.
 class AlignedFloats {
  public:
   AlignedFloats() = default;
@@ -42,7 +42,7 @@ struct MlpScratch {
 
 class Mlp {
  public:
-  // Reads the layers NAME.layers.0 and so on; std::runtime_error where one does not fit.
+  // Reads the layers NAME.layers.0 and so on; throws std::runtime_error if one does not fit.
   Mlp(const WeightsFile& file, const std::string& name, const std::vector<int64_t>& sizes,
       bool final_relu);
 
@@ -66,7 +66,7 @@ class Mlp {
   const ServingKernels& kernels_ = kernels();
   std::vector<int64_t> sizes_;
   bool final_relu_;
-  std::vector<float> rows_;  // as ops of few samples take them
+  std::vector<float> rows_;  // weights in the layout for few samples
   std::vector<float> biases_;
   std::vector<Panels> panels_;
 };

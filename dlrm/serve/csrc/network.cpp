@@ -19,7 +19,7 @@ constexpr int64_t kMostNetworks = 1024;
 constexpr int64_t kMostSlots = int64_t{1} << 31;
 constexpr int64_t kMostBins = 255;
 
-// Columns of the interaction: those of vector 0, the dot products, and padding.
+// Returns the columns of the interaction: vector 0, the dot products, and padding.
 int64_t interaction_width(int64_t num_vectors, int64_t dim) {
   const int64_t used = dim + num_vectors * (num_vectors - 1) / 2;
   return (used + kPadMultiple - 1) / kPadMultiple * kPadMultiple;
@@ -43,7 +43,8 @@ NumericalKind kind_of(const std::string& name) {
 }
 
 void check_layers(const std::vector<int64_t>& sizes, int64_t last) {
-  for (const int64_t size : sizes) require(size >= 1 && size <= kWidestLayer, "sizes from 1 on");
+  for (const int64_t size : sizes)
+    require(size >= 1 && size <= kWidestLayer, "layers of 1 to 2^20");
   require(!sizes.empty() && sizes.back() == last, "MLPs that end with the sizes of a DLRM");
 }
 
@@ -58,8 +59,8 @@ Deployment::Deployment(const std::string& folder) {
                 json.at("format_version").integer() == 2,
             "deployments of this project");
     check_version(folder, text, json);
-    require(json.at("kind").string() == "dlrm", "DLRM alone");
-    require(json.at("format").string() == "eager", "the format eager");
+    require(json.at("kind").string() == "dlrm", "only DLRM");
+    require(json.at("format").string() == "eager", "only the format eager");
     require(json.at("precision").string() == "float32", "float32");
     const Json& model = json.at("model");
     const Json& config = model.at("config");
@@ -74,7 +75,7 @@ Deployment::Deployment(const std::string& folder) {
     require(numerical_bins >= 2 && numerical_bins <= kMostBins, "2 to 255 numerical bins");
     statistics_slots = config.at("id_statistics").integer();
     require(statistics_slots == 0 || (statistics_slots >= 2 && statistics_slots <= kMostSlots),
-            "2 slots of statistics or more");
+            "at least 2 slots of statistics");
     dim = config.at("embedding_dim").integer();
     num_networks = config.at("seeds").integer();
     hash_indices = config.at("hash_indices").boolean();
@@ -84,12 +85,12 @@ Deployment::Deployment(const std::string& folder) {
     const Json& largest = config.at("max_table_size");
     for (int64_t& size : table_sizes) {
       if (!largest.is_null()) size = std::min(size, largest.integer());
-      require(size >= 1, "tables with a row or more");
+      require(size >= 1, "tables with at least 1 row");
     }
-    const Json* const stored_widths = model.find("widths");  // of a model with lists
+    const Json* const stored_widths = model.find("widths");  // only for a model with lists
     widths = stored_widths == nullptr ? std::vector<int64_t>(table_sizes.size(), 1)
                                       : stored_widths->integers();
-    require(widths.size() == table_sizes.size(), "lists of some length");
+    require(widths.size() == table_sizes.size(), "one width per feature");
     for (const int64_t width : widths) {
       require(width >= 1 && width <= kMaxListLength, "lists of 1 to 10,000 elements");
       num_slots += width;
@@ -97,12 +98,12 @@ Deployment::Deployment(const std::string& folder) {
     const auto num_vectors = static_cast<int64_t>(table_sizes.size()) + 1 +
                              (numerical_kind == NumericalKind::kNone ? 0 : num_numerical);
     require(num_vectors >= 2 || (concatenates && num_numerical > 0),
-            "1 categorical feature or more, or numerical features with vectors");
+            "at least 1 categorical feature, or numerical features with vectors");
     require(concatenates || num_vectors <= kMaxVectors, "dot products of 1 to 63 features");
     require(num_networks >= 1 && num_networks <= kMostNetworks, "1 to 1,024 networks");
     require(dim >= 1 && dim <= (concatenates ? kWidestLayer : kMaxDim),
             "1 to 256 columns of an embedding");
-    require(num_numerical >= 0 && num_numerical <= kWidestLayer, "0 numerical features or more");
+    require(num_numerical >= 0 && num_numerical <= kWidestLayer, "up to 2^20 numerical features");
     check_layers(bottom_sizes, dim);
     check_layers(top_sizes, 1);
     refuses_bad_ids = json.at("out_of_range").string() == "error" && !hash_indices;
@@ -112,14 +113,14 @@ Deployment::Deployment(const std::string& folder) {
         num_list_slots = input.at("shape").integers().at(0);
       }
     }
-    // Those of lists come last.
+    // Lists come last.
     int64_t lists = 0;
     num_singles = widths.size();
     while (num_singles > 0 && lists < num_list_slots) lists += widths[--num_singles];
     require(lists == num_list_slots && num_slots - lists == static_cast<int64_t>(num_singles),
-            "lists after all others");
+            "lists after all other features");
     require(statistics_slots == 0 || (num_list_slots == 0 && !table_sizes.empty()),
-            "statistics of ids, without lists");
+            "statistics of ids only without lists");
   } catch (const JsonError& error) {
     throw std::runtime_error(path + ": " + error.what() + "; deploy the checkpoint again");
   }
@@ -140,7 +141,7 @@ NumericalEmbedding::NumericalEmbedding(const WeightsFile& file, const std::strin
     std::copy_n(bias.data() + m * dim_, dim_, sum);
     for (int64_t t = 0; t < num_bins_; ++t, sum += dim_) {
       const float* const weight = weight_.data() + (m * num_bins_ + t) * dim_;
-      const bool is_interval = knots[t] < knots[t + 1];  // a repeated knot codes nothing
+      const bool is_interval = knots[t] < knots[t + 1];  // a repeated knot encodes nothing
       for (int64_t d = 0; d < dim_; ++d) sum[dim_ + d] = sum[d] + (is_interval ? weight[d] : 0.0F);
     }
   }
@@ -157,7 +158,7 @@ void NumericalEmbedding::forward(const float* numerical, float* vectors) const {
       std::copy_n(weights + bin * dim_, dim_, vectors);
       continue;
     }
-    // Knots up to x, all of those before the first that is repeated if x is not below it.
+    // The number of knots at or below x, repetitions of the last knot included.
     const int64_t passed = std::upper_bound(knots, knots + num_bins_ + 1, x) - knots;
     const int64_t interval = std::max<int64_t>(passed - 1, 0);
     const float* const before = before_.data() + (m * (num_bins_ + 1) + interval) * dim_;
@@ -213,7 +214,7 @@ Network::Network(const std::string& folder, const Deployment& deployment)
   if (table_.dtype == "I8") {
     const StoredTensor scale = file_.tensor("embeddings.scale", {num_rows});
     if (scale.dtype != "F32") throw std::runtime_error("embeddings.scale is not float32");
-    if (has_lists_) throw std::runtime_error("a table of lists in 8 bits is not served");
+    if (has_lists_) throw std::runtime_error("a table in 8 bits does not support lists");
     scale_ = scale.data;
   }
 }
@@ -350,7 +351,7 @@ int64_t Network::find_row(int64_t network, size_t feature, int64_t id) const {
 int64_t Network::id_in_table(size_t feature, int64_t id) const {
   const int64_t size = sizes_[feature];
   if (static_cast<uint64_t>(id) < static_cast<uint64_t>(size)) return id;
-  // Refused before, or an unknown value, or hashed.
+  // The id was refused earlier, or is hashed, or counts as the unknown value.
   return hash_indices_ ? (id % size + size) % size : 0;
 }
 

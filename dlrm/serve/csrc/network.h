@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The networks of a deployed DLRM: tables, and bottom MLP, interaction and top MLP of each.
+// The networks of a deployed DLRM: shared tables; a bottom MLP, interaction and top MLP for each.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +14,38 @@
 
 namespace recsys::serve {
 
-// How numerical features become vectors: dlrm/nn/numerical.py defines both ways.
+// How numerical features become vectors; defined by dlrm/nn/numerical.py.
 enum class NumericalKind : uint8_t { kNone, kBins, kPiecewiseLinear };
 
-// A version as its deployment.json describes it.
+// A version, as described by its deployment.json.
 struct Deployment {
-  // Throws std::runtime_error where the file is damaged, or of a model that is not served here.
+  // Throws std::runtime_error if the file is damaged, or the model is not supported.
   explicit Deployment(const std::string& folder);
 
   int64_t num_numerical = 0;  // M
   int64_t dim = 0;            // D
-  int64_t num_networks = 1;   // N, whose logits are averaged
-  bool concatenates = false;  // the vectors, in place of their dot products
+  int64_t num_networks = 1;   // N; the logits of the networks are averaged
+  bool concatenates = false;  // vectors are concatenated; otherwise their dot products are used
   NumericalKind numerical_kind = NumericalKind::kNone;
   int64_t numerical_bins = 0;    // T, intervals of a numerical feature with a vector
-  int64_t statistics_slots = 0;  // S, of ids and pairs of ids; 0 without
+  int64_t statistics_slots = 0;  // S, slots for ids and pairs of ids; 0 without statistics
   std::vector<int64_t> table_sizes;
-  // Ids of each feature in a row, in slots: one, or the most of a list.
+  // Slots of each feature in a row: 1, or the greatest length of a list.
   std::vector<int64_t> widths;
   int64_t num_slots = 0;
   int64_t num_list_slots = 0;
-  size_t num_singles = 0;  // features of one id, which come first
+  size_t num_singles = 0;  // features with one id, which come first
   std::vector<int64_t> bottom_sizes;
   std::vector<int64_t> top_sizes;
   bool hash_indices = false;
-  bool refuses_bad_ids = false;  // else they count as 0, or are hashed
+  bool refuses_bad_ids = false;  // otherwise they count as 0 or are hashed
   bool takes_raw_rows = false;
 };
 
 // The vectors of numerical features of a network.
 class NumericalEmbedding {
  public:
-  // name: that of the weights; num_features: M. Throws std::runtime_error where they are missing.
+  // name: prefix of the names of the weights. Throws std::runtime_error if weights are missing.
   NumericalEmbedding(const WeightsFile& file, const std::string& name,
                      const Deployment& deployment);
 
@@ -66,18 +66,18 @@ class NumericalEmbedding {
 struct NetworkScratch {
   MlpScratch bottom_mlp;
   MlpScratch top_mlp;
-  std::vector<int64_t> ids;  // [F] of a sample, within their tables; of a model with statistics
-  AlignedFloats joined;      // [batch, 2 C + width], its statistics and the features
+  std::vector<int64_t> ids;  // [F] ids of a sample, inside their tables; only with statistics
+  AlignedFloats joined;      // [batch, 2 C + width], statistics and features; only with statistics
   AlignedFloats bottom;
-  AlignedFloats vectors;  // [batch, M + F, D]; not if the interaction reads rows of the table alone
-  AlignedFloats features;  // [batch, width], of the interaction
+  AlignedFloats vectors;   // [batch, M + F, D]; empty if the interaction reads only table rows
+  AlignedFloats features;  // [batch, width], output of the interaction
   AlignedFloats logits;
   std::vector<int64_t> rows;
 };
 
 class Network {
  public:
-  // Throws std::runtime_error where the weights are missing or damaged.
+  // Throws std::runtime_error if the weights are missing or damaged.
   Network(const std::string& folder, const Deployment& deployment);
 
   NetworkScratch make_scratch() const;
@@ -88,21 +88,21 @@ class Network {
                float* logits, NetworkScratch& scratch) const;
 
  private:
-  // What follows the lookup; all networks are of one shape.
+  // The dense part of a network; all networks have the same shape.
   struct Dense {
     Mlp bottom;
     Mlp top;
     std::vector<NumericalEmbedding> numerical;  // one or none
   };
 
-  // The table is [R, N * D], and as [R * N, D] holds a row for each network.
+  // The table is [R, N * D]; viewed as [R * N, D], it has one row per network.
   int64_t find_row(int64_t network, size_t feature, int64_t id) const;
   int64_t id_in_table(size_t feature, int64_t id) const;
-  // Write the first columns of `joined`, the same for all networks, and the others.
+  // These write the first columns of `joined`, the same for all networks, and the other columns.
   void read_statistics(int batch, const int64_t* ids, NetworkScratch& scratch) const;
   void join_features(int batch, NetworkScratch& scratch) const;
   void find_rows(int64_t network, int batch, const int64_t* ids, int64_t* rows) const;
-  // Whether vectors are copied before they interact.
+  // Returns whether vectors are copied before the interaction.
   bool reads_vectors() const;
   void read_vectors(int64_t network, int batch, const float* numerical, const int64_t* ids,
                     const float* scale, NetworkScratch& scratch) const;
@@ -114,7 +114,7 @@ class Network {
 
   const ServingKernels& kernels_ = kernels();
   WeightsFile file_;
-  std::vector<float> constant_;  // in place of numbers, as in training; else empty
+  std::vector<float> constant_;  // replaces numbers if there are none, as in training; else empty
   int64_t dim_;
   int64_t num_networks_;
   bool concatenates_;
@@ -126,11 +126,11 @@ class Network {
   int64_t num_numerical_vectors_;  // num_numerical_ or 0
   int64_t num_slots_;
   int64_t num_list_slots_;
-  size_t num_singles_;  // features before those of lists
+  size_t num_singles_;  // features before the lists
   bool has_lists_;
   int64_t width_ = 0;  // columns of the interaction
   StoredTensor table_;
-  const uint8_t* scale_ = nullptr;  // [R] float32 at any address; of a table in 8 bits
+  const uint8_t* scale_ = nullptr;  // [R] float32, maybe unaligned; only for a table in 8 bits
   std::optional<IdStatistics> statistics_;
   std::vector<Dense> networks_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with packed weights, for the instruction set that includes this.
+// Products with packed weights, for the instruction set that includes this file.
 #pragma once
 
 #include "cuda_ext/csrc/cpu/tiles.h"
@@ -17,7 +17,7 @@ inline void panel_layer(const serve::PanelArguments& arguments) {
     const float* const weights = arguments.panels + panel * panel_size;
     const float* const bias = arguments.bias + panel * kTileRows;
     float* const output = arguments.output + int64_t{panel} * kTileRows * arguments.stride;
-    // The weights come from the third cache or from memory: they are asked for a panel ahead.
+    // The weights come from the L3 cache or from memory, so they are prefetched one panel ahead.
     if (panel + 1 < arguments.num_panels) {
       queue.add(weights + panel_size, panel_size * int64_t{sizeof(float)});
     }
@@ -31,7 +31,7 @@ inline void panel_layer(const serve::PanelArguments& arguments) {
       const Vector<float> added = broadcast(bias[r]);
       for (int s = 0; s < arguments.num_samples; s += kLanes<float>) {
         const Vector<float> sum = load(row + s) + added;
-        // A NaN must stay one: it is not below zero.
+        // Keeps NaN, which is not below zero.
         store(row + s, arguments.relu ? (sum < Vector<float>{} ? Vector<float>{} : sum) : sum);
       }
     }

@@ -34,7 +34,7 @@ RawRows::RawRows(const std::string& path, const Deployment& deployment) : deploy
         transform_->num_list_slots() != deployment.num_list_slots ||
         !std::equal(widths.begin(), widths.end(), deployment.widths.begin(),
                     deployment.widths.end())) {
-      throw std::runtime_error("is of other features than the model");
+      throw std::runtime_error("has other features than the model");
     }
   } catch (const std::exception& error) {
     throw std::runtime_error(path + ": " + error.what() + "; deploy the checkpoint again");
@@ -93,7 +93,7 @@ std::string RawRows::text_of_lines(const InputTensor& lines) const {
   for (std::string_view line : read_strings(lines)) {
     if (!line.empty() && line.back() == '\n') line.remove_suffix(1);
     if (line.find('\n') != std::string_view::npos) {
-      throw refused(row, "holds a line feed; send a line for each row");
+      throw refused(row, "contains a line feed; send one line per row");
     }
     text.append(line);
     text += '\n';

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Raw rows of a request, in the words of recsys/serve/raw_rows.py and of
+// Reads raw rows of a request. The messages are those of recsys/serve/raw_rows.py and of
 // preproc/clicks/serving/line_transform.py.
 #pragma once
 
@@ -24,23 +24,24 @@ struct Features {
   std::vector<int64_t> ids;      // [rows, slots]
   std::vector<float> scale;      // [rows, list slots]
 
-  // Makes room for more rows, or forgets the last ones.
+  // Makes room for more rows, or drops the last ones.
   void resize(const Deployment& deployment, int64_t count);
 };
 
-// Transforms raw rows by the rules and dictionaries of a dataset; not for two threads at a time.
+// Transforms raw rows by the rules and dictionaries of a dataset. Not thread-safe.
 class RawRows {
  public:
-  // Throws std::runtime_error where the file is missing or damaged, or of other features.
+  // Throws std::runtime_error if the file is missing or damaged, or has other features.
   RawRows(const std::string& path, const Deployment& deployment);
   RawRows(const RawRows&) = delete;
   RawRows& operator=(const RawRows&) = delete;
   ~RawRows();
 
-  // Returns whether a request has anything but transformed features.
+  // Returns whether a request has any input that is not a transformed feature.
   static bool has_raw(const Request& request);
 
-  // Checks a request of lines or fields, and appends its features; where it throws, some of them.
+  // Checks a request of lines or fields, and appends its features. If it throws, some features may
+  // have been appended.
   void read(const Request& request, Features& features);
 
  private:

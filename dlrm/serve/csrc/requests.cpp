@@ -10,7 +10,7 @@
 namespace recsys::serve {
 namespace {
 
-// A number that is not finite as Python prints it: nan, inf or -inf.
+// Formats a number that is not finite like Python: nan, inf or -inf.
 std::string shown(float value) {
   if (std::isnan(value)) return "nan";
   return value > 0 ? "inf" : "-inf";
@@ -19,7 +19,7 @@ std::string shown(float value) {
 uint64_t bytes_of(const std::string& dtype) {
   if (dtype == "float32") return 4;
   if (dtype == "int64") return 8;
-  return 4;  // a string's length, which its bytes follow
+  return 4;  // the length of a string, followed by its bytes
 }
 
 void check_finite(const InputTensor& tensor, int64_t columns) {
@@ -50,7 +50,7 @@ void check_tensor(const ExpectedTensor& expected, const InputTensor& tensor) {
   uint64_t bytes = bytes_of(expected.dtype) * static_cast<uint64_t>(expected.columns);
   const bool overflows =
       __builtin_mul_overflow(bytes, static_cast<uint64_t>(tensor.shape[0]), &bytes);
-  if (expected.dtype == "string") {  // each is as long as its length, or longer
+  if (expected.dtype == "string") {  // each string takes at least the bytes of its length
     if (overflows || tensor.bytes < bytes) throw BadRequest(name + "is cut off");
   } else if (overflows || tensor.bytes != bytes) {
     throw BadRequest(name + "has " + std::to_string(tensor.bytes) + " bytes, which are not " +

@@ -8,7 +8,7 @@
 namespace recsys::serve {
 namespace {
 
-// Samples of a task where threads share a batch; fewer make products with few columns.
+// Least samples of a task if threads share a batch; with fewer, products have few columns.
 constexpr int64_t kLeastSamples = 16;
 
 // Copies a checked tensor, if there is one.
@@ -33,7 +33,7 @@ void Instance::add(const Request& request, Features& features) {
   const int64_t rows = features.rows;
   try {
     append(request, features);
-  } catch (...) {  // also where memory ran out between two columns: the next request begins here
+  } catch (...) {  // also if memory ran out between two columns: the next request begins here
     features.resize(version_->deployment, rows);
     throw;
   }

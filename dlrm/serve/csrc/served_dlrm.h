@@ -16,7 +16,7 @@ namespace recsys::serve {
 
 // A version, loaded once for all its instances.
 struct ServedVersion {
-  // Throws std::runtime_error where the folder is no version that is served here.
+  // Throws std::runtime_error if the folder is not a version that the backend supports.
   explicit ServedVersion(const std::string& path)
       : folder(path), deployment(path), network(path, deployment) {}
 
@@ -36,8 +36,8 @@ class Instance {
  public:
   Instance(std::shared_ptr<const ServedVersion> version, int num_threads);
 
-  // Checks a request and appends its features; BadRequest where it is bad. Where it throws,
-  // nothing is appended.
+  // Checks a request and appends its features. Throws BadRequest if a value is wrong; then nothing
+  // is appended.
   void add(const Request& request, Features& features);
 
   // Runs the network.
@@ -52,7 +52,7 @@ class Instance {
   std::vector<NetworkScratch> scratch_;
 };
 
-// Throws a BadRequest where an answer in rows [begin, begin + rows) is no finite number.
+// Throws BadRequest if an answer in rows [begin, begin + rows) is not a finite number.
 void check_answers(const Answers& answers, int64_t begin, int64_t rows);
 
 }  // namespace recsys::serve

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a served DLRM for one instruction set: those of training's ops, and products with
-// packed weights for many samples.
+// The kernels of a served DLRM for one instruction set: those that training uses too, and products
+// with packed weights for many samples.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace recsys::serve {
 
-// A layer of many samples: output = weights x input + bias, and ReLU where asked for. Matrices have
-// a column for each sample, so that the output of a layer is the input of the next.
+// A layer for many samples: output = weights x input + bias, and optionally ReLU. Matrices have one
+// column per sample, so that the output of a layer is the input of the next.
 struct PanelArguments {
   int num_inputs;
   int num_panels;
-  int num_samples;      // rounded up to whole vectors; the columns beyond are any numbers
-  int stride;           // of input and output
+  int num_samples;      // rounded up to whole vectors; additional columns have arbitrary values
+  int stride;           // stride of input and output
   const float* panels;  // [num_panels][num_inputs][panel_rows], zeros beyond the last output
   const float* bias;    // [num_panels x panel_rows]
   const float* input;   // [num_inputs][stride]
@@ -26,7 +26,7 @@ struct PanelArguments {
 
 struct ServingKernels {
   const char* name;
-  int panel_rows;  // outputs that a panel has
+  int panel_rows;  // outputs of a panel
   void (*panels)(const PanelArguments& arguments);
   // to[c][r] = from[r][c]
   void (*transpose)(const float* from, int num_rows, int num_columns, int from_stride, float* to,
@@ -41,7 +41,7 @@ extern const ServingKernels avx2_kernels;
 extern const ServingKernels avx512_kernels;
 #endif
 
-// Returns the best kernels this CPU runs, or those that RECSYS_CPU_KERNELS names.
+// Returns the best kernels that this CPU runs, or those named by RECSYS_CPU_KERNELS.
 const ServingKernels& kernels();
 
 }  // namespace recsys::serve

@@ -9,7 +9,7 @@ ThreadPool::ThreadPool(int num_threads) {
       threads_.emplace_back([this, thread] { work(thread); });
     }
   } catch (...) {
-    stop();  // those that run must end before they are forgotten
+    stop();  // threads that run must end before they are destroyed
     throw;
   }
 }

@@ -11,7 +11,7 @@
 
 namespace recsys::serve {
 
-// Runs tasks on a fixed number of threads, of which the caller is one.
+// Runs tasks on a fixed number of threads, including the caller's.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -28,7 +28,7 @@ class ThreadPool {
  private:
   void stop();
   void work(int thread);
-  // Takes tasks until none is left. Holds the lock when it is called and when it returns.
+  // Runs tasks until none are left. The lock must be held, and is held on return.
   void take_tasks(std::unique_lock<std::mutex>& lock, int thread);
 
   std::mutex mutex_;

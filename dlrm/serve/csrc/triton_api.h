@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Triton's interface of backends, as far as this one uses it: the server comes without headers.
+// The part of Triton's backend interface that this backend uses; the server has no header files.
 //
 // Names, numbers and arguments are those of version 1 of the interface, which only grows. The
-// functions are weak: the server has them, and where the library is opened without one they are
-// null and never called.
+// functions are weak symbols: the server defines them. If the library is opened without a server,
+// they are null and never called.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ std::runtime_error damaged(const std::string& path, const std::string& reason) {
 
 MappedFile::MappedFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  // Not fstat, whose symbol glibc has since 2.33: wheels load into 2.28 (setup.py).
+  // Not fstat: its symbol exists only since glibc 2.33, and wheels must load with 2.28 (setup.py).
   const off_t bytes = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
   if (bytes < 0) {
     const std::string reason = std::strerror(errno);
@@ -87,7 +87,7 @@ StoredTensor WeightsFile::tensor(const std::string& name, const std::vector<int6
     if (ends.size() != 2 || ends[0] < 0 || static_cast<uint64_t>(ends[0]) > room ||
         bytes > room - static_cast<uint64_t>(ends[0]) ||
         static_cast<uint64_t>(ends[1] - ends[0]) != bytes) {
-      throw damaged(path_, name + " lies outside the file");
+      throw damaged(path_, name + " is outside the file");
     }
     tensor.data = reinterpret_cast<const uint8_t*>(file_.bytes().data()) + begin_ + ends[0];
     return tensor;

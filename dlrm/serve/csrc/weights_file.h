@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a version: a file of safetensors, mapped and shared by all that open it.
+// The weights of a version: a safetensors file, mapped and shared by all processes that open it.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace recsys::serve {
 
-// A tensor in the file. Data may lie at any address.
+// A tensor in the file. The data may be unaligned.
 struct StoredTensor {
   std::string dtype;  // I64, F32, BF16, I8
   std::vector<int64_t> shape;
   const uint8_t* data;
 };
 
-// A whole file, mapped.
+// A file mapped into memory.
 class MappedFile {
  public:
-  // Throws std::runtime_error where the file is missing or empty.
+  // Throws std::runtime_error if the file is missing or empty.
   explicit MappedFile(const std::string& path);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -35,23 +35,23 @@ class MappedFile {
 
 class WeightsFile {
  public:
-  // Throws std::runtime_error where the file is missing or damaged.
+  // Throws std::runtime_error if the file is missing or damaged.
   explicit WeightsFile(const std::string& path);
 
-  // Throws std::runtime_error where it is missing, outside the file, or of another shape.
+  // Throws std::runtime_error if the tensor is missing, outside the file, or has another shape.
   StoredTensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
 
-  // Copies a tensor of float32. Throws as `tensor`, and where the tensor is of another type.
+  // Copies a float32 tensor. Throws like `tensor`, and if the tensor has another type.
   std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape) const;
 
  private:
   std::string path_;
   MappedFile file_;
-  uint64_t begin_ = 0;  // of the data
+  uint64_t begin_ = 0;  // offset of the data
   Json header_;
 };
 
-// Reads a whole file; std::runtime_error where that fails.
+// Reads a whole file; throws std::runtime_error if this fails.
 std::string read_text(const std::string& path);
 
 }  // namespace recsys::serve
