@@ -79,8 +79,8 @@ class PythonBackendModel:
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 row, *index = np.argwhere(~np.isfinite(values))[0].tolist()
                 return self._refusal(
-                    f"output {name!r}, row {row}: {values[(row, *index)]} is no finite number; an "
-                    "input of the row is too large for this model, or the model is damaged"
+                    f"output {name!r}, row {row}: {values[(row, *index)]} is not a finite number; "
+                    "an input of the row is too large for this model, or the model is damaged"
                 )
         tensors = [self._server.Tensor(name, output[name]) for name in self._outputs]
         return self._server.InferenceResponse(output_tensors=tensors)

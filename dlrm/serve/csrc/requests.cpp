@@ -30,7 +30,7 @@ void check_finite(const InputTensor& tensor, int64_t columns) {
     if (!std::isfinite(value)) {
       throw BadRequest("input '" + tensor.name + "', row " + std::to_string(i / columns) +
                        ", feature " + std::to_string(i % columns) + ": " + shown(value) +
-                       " is no finite number");
+                       " is not a finite number");
     }
   }
 }
@@ -101,7 +101,7 @@ void check_tensors(const std::vector<ExpectedTensor>& expected, const Request& r
     throw BadRequest("inputs differ in their number of rows: " + joined(counts));
   }
   if (rows.count(0) > 0) {
-    throw BadRequest("the request holds no row; leave it out, or send at least one");
+    throw BadRequest("the request has no rows; leave it out, or send at least one");
   }
 }
 
@@ -146,8 +146,8 @@ void check_answer(const char* name, const float* values, int64_t rows) {
     if (!std::isfinite(values[row])) {
       throw BadRequest(std::string("output '") + name + "', row " + std::to_string(row) + ": " +
                        shown(values[row]) +
-                       " is no finite number; an input of the row is too large for this model, or "
-                       "the model is damaged");
+                       " is not a finite number; an input of the row is too large for this model, "
+                       "or the model is damaged");
     }
   }
 }
