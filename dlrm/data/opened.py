@@ -182,7 +182,7 @@ class OpenedDataset:
         semantics = {
             name: value
             for name, value in manifest.semantics.items()
-            if name not in _MEANINGLESS and value is not False  # as in manifests before the setting
+            if name not in _MEANINGLESS and value is not False  # older manifests lack the setting
         }
         # Without ids, only the semantics determine what the numbers mean, not the rows.
         has_dictionaries = bool(files) or not sizes

@@ -52,7 +52,7 @@ def open_nvidia_checkpoint(path: Path) -> "NvidiaCheckpoint":
     if not isinstance(data, dict) or not isinstance(config, dict):
         raise CheckpointError(f"{path / _METADATA}: data and config must be dicts")
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in config.items()}
-    if plain.get("embedding_type") == "custom_cuda":  # NVIDIA's name for its choice of two
+    if plain.get("embedding_type") == "custom_cuda":  # there it means one of two types
         del plain["embedding_type"]
     settings = stored_settings(path / _METADATA, plain, ModelConfig)
     weights = _read_layers(path / _BOTTOM_MLP)["weights"]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other models of clicks, fitted to the training rows to stand beside a tested DLRM."""
+"""Other click models, fitted to the training rows for comparison with a tested DLRM."""
