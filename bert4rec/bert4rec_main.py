@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Python puts the folder of a script first; its `data` and `config` would shadow others there.
+    # Python puts the script's folder first in the path, where its `data` and `config` would shadow
+    # other modules.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     from bert4rec.scripts.main import start
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that training, evaluation, recommendation and export follow alike."""
+"""Rules shared by training, evaluation, recommendation and export."""
 
 
 def mask_item(num_items: int) -> int:
@@ -8,11 +8,11 @@ def mask_item(num_items: int) -> int:
 
 
 def max_history_length(max_len: int, causal: bool) -> int:
-    """Returns the number of items that a model reads at most.
+    """Returns the maximum number of items that a model reads.
 
     Args:
         max_len: positions of the model.
-        causal: the model predicts from the last item; otherwise a mask item behind the history
+        causal: the model predicts from the last item; otherwise a mask item after the history
             takes one position.
     """
     return max_len if causal else max_len - 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that suit histories, from their lengths and numbers alone; no torch.
+"""Chooses settings that suit histories, only from their lengths and counts; without torch.
 
-The rules follow measurements of docs/bert4rec.md, and name no dataset.
+The rules follow from the measurements in docs/bert4rec.md and are not specific to any dataset.
 """
 
 import dataclasses
@@ -28,33 +28,34 @@ CHOSEN = frozenset(
         *("num_epochs", "max_steps", "test_freq", "patience"),
     }
 )
-"""Settings that the choice takes by the dataset, or by the time it may take."""
+"""Settings that the choice adapts to the dataset, or to the time that training may take."""
 
 _LONG_MEDIAN, _SHORT_LEN, _LONG_LEN = 20, 50, 200
-"""Median length of histories from which the model sees more of them, and how much."""
+"""Median length from which histories count as long; `max_len` for short ones and long ones."""
 _ITEMS_FOR_SAMPLES, _SAMPLES = 10_000, 4096
-"""Items of a catalogue from which a step is compared with sampled ones, and how many."""
+"""Catalogue size from which a step compares with sampled items only, and how many it samples."""
 _OFTEN = 50
-"""Interactions per item from which less than half of the activations is dropped."""
+"""Interactions per item from which the dropout is less than a half."""
 _EPOCHS, _ITEMS_OF_AN_EPOCH, _LEAST_STEPS = 12, 32, 400
-"""Epochs of a training; an epoch takes one window of a history, so long ones need more. Of few
-users an epoch has few steps, and so many are needed at least."""
+"""Epochs of a training, items of a history in one epoch, and the fewest steps of a training. An
+epoch takes one window of each history, so long histories need more epochs. With few users an epoch
+has few steps."""
 _VALIDATING = 2048
-"""Users whose validation tells enough; the others train on their last item but one."""
+"""Users that are enough for a validation; the others train on their last item but one as well."""
 _WARMUP, _VALIDATIONS, _PATIENCE = 0.05, 20, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """What the choice depends on.
+    """Sizes of a dataset, on which the choice depends.
 
     Attributes:
-        users: histories.
-        items: items of the catalogue.
+        users: number of histories.
+        items: number of items in the catalogue.
         interactions: items of all histories that a model may train on.
         median: median length of a history.
-        longest: length of the longest one.
-        leaves_one_out: the split is no temporal one.
+        longest: length of the longest history.
+        leaves_one_out: True unless the split is temporal.
     """
 
     users: int
@@ -73,7 +74,7 @@ class Traits:
             seed: seeds the dataset `random`.
 
         Raises:
-            UserError: the dataset is not there, damaged, or of another kind.
+            UserError: the dataset is missing, damaged, or of another kind.
         """
         dataset = OpenedHistories.open(config)
         split = {} if dataset.manifest is None else dataset.manifest.semantics
@@ -105,15 +106,15 @@ class Traits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """What `config` auto takes.
+    """The settings that `config` auto chooses.
 
     Attributes:
-        why: what decides, in words.
+        why: what the choice is based on, in words.
         reasons: a line for each decision.
-        settings: setting -> value.
-        steps: of the training, about; 0 for a run that is resumed, whose length is settled.
+        settings: chosen values by the name of the setting.
+        steps: approximate steps of the training; 0 for a resumed run, whose length is known.
         step_size: sequences of a step.
-        validated: targets of a validation, about.
+        validated: approximate number of targets of a validation.
     """
 
     why: str
@@ -153,7 +154,7 @@ def choose(traits: Traits, given: Mapping[str, Any], step_size: int) -> Choice:
     per_item = f"{traits.per_item:,.3g} interactions per item"
     take(per_item, dropout=0.3 if traits.per_item >= _OFTEN else 0.5)
     if traits.leaves_one_out and traits.users > 2 * _VALIDATING:
-        why = "so many tell enough, and the others train on their last item but one"
+        why = "these are enough to validate on, and the others train on their last item but one"
         take(why, validation_users=_VALIDATING)
     steps = _take_length(take, traits, given, step_size)
     reasons.append(f"all else as in {BASE}")
@@ -165,11 +166,11 @@ def choose(traits: Traits, given: Mapping[str, Any], step_size: int) -> Choice:
 def _take_length(
     take: Callable[..., None], traits: Traits, given: Mapping[str, Any], step_size: int
 ) -> int:
-    """Takes the epochs of the training, and its validations; returns its steps."""
+    """Chooses the epochs of a training and the steps between validations; returns its steps."""
     per_user = traits.interactions / traits.users
     of_epoch = math.ceil(traits.users / step_size)
     epochs = math.ceil(_EPOCHS * max(per_user / _ITEMS_OF_AN_EPOCH, 1))
-    # As many as a given number of steps needs.
+    # A given number of steps decides how many epochs are needed.
     epochs = math.ceil(given.get("max_steps", max(epochs * of_epoch, _LEAST_STEPS)) / of_epoch)
     epochs = given.get("num_epochs", epochs)
     steps: int = min(epochs * of_epoch, given.get("max_steps", epochs * of_epoch))
@@ -188,11 +189,11 @@ _RESUMED = frozenset(
     *("windows", "dupe_factor", "train_batch_size", "validation_users"),
     *("num_epochs", "max_steps", "test_freq", "patience"),
 }
-"""Settings that auto chooses, all sections of which some are chosen as a whole."""
+"""Settings that auto chooses, and all others of a section from which it chooses some."""
 
 
 def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
-    """Returns what auto takes; of a run that is resumed, what it has taken.
+    """Returns the choice of auto; for a resumed run, the choice that it was started with.
 
     Args:
         values: every setting.
@@ -213,7 +214,7 @@ def choose_from(values: Mapping[str, Any], explicit: Collection[str]) -> Choice:
 
 
 def _made_choice(config: Bert4RecConfig) -> Choice | None:
-    """Returns the settings of a run to resume, if it has saved any."""
+    """Returns the settings of the run to resume; None if it has saved no checkpoint."""
     from recsys.train.checkpoint import latest_config  # with torch
 
     assert config.checkpoint_folder is not None
@@ -222,4 +223,4 @@ def _made_choice(config: Bert4RecConfig) -> Choice | None:
         return None
     checkpoint, stored = made
     taken = {name: value for name, value in stored.items() if name in _RESUMED}
-    return Choice(f"goes on with the settings of {checkpoint}", [], taken)
+    return Choice(f"continues with the settings of {checkpoint}", [], taken)

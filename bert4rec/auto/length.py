@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The length of a training that fits a budget, by a few steps on this machine."""
+"""Finds the length of training that fits a time budget, from a few steps on this machine."""
 
 import dataclasses
 import math
@@ -15,11 +15,11 @@ from recsys.train.measure import MeasureConfig
 from recsys.train.run import check_before_trials, try_out
 
 _FIRST_STEPS, _STEPS = 2, 6
-"""Steps that are tried: the first ones, which are slower, and the ones that are measured."""
+"""Steps of the trial: the first ones, which are slower, and the ones that are timed."""
 _VALIDATED = 0.3
-"""Part of the time that validations may take."""
+"""Fraction of the time that validations may take."""
 _SHORTEST = 50
-"""Items of a history that the model sees at least, where fewer would make room for more steps."""
+"""Shortest `max_len` that the budget may reduce histories to, to make room for more steps."""
 
 
 def within(
@@ -27,25 +27,25 @@ def within(
 ) -> tuple[Bert4RecConfig, str]:
     """Shortens a training that would take longer than a budget.
 
-    Steps count more than the length of histories, so that is halved first.
+    The number of steps matters more than the length of histories, so `max_len` is halved first.
 
     Args:
         config: settings of the run.
-        chosen: where they are from.
+        chosen: choice that the settings come from.
         given: names of the settings that the user gave; a given length stays.
-        budget: seconds.
+        budget: time limit in seconds.
 
     Returns:
-        (the settings, a line that says why).
+        (the settings, a line that explains them).
 
     Raises:
-        UserError: a setting or the dataset is refused, or a file of the run to be.
+        UserError: a setting, the dataset or a file of the planned run is refused.
         KeyboardInterrupt: a signal ended the trial.
     """
     if {"max_steps", "num_epochs"} & set(given):
-        return config, "the length is given, so `budget` is not looked at"
+        return config, "the length is given, so `budget` is ignored"
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        return config, "several processes train all epochs, whatever the `budget`"
+        return config, "several processes train all epochs, so `budget` is ignored"
     check_before_trials(config)
     began = time.monotonic()
     halved = ""
@@ -60,7 +60,7 @@ def within(
         halved = f"`max_len` {max_len}, so that more steps fit; "
     if fits:
         return config, (
-            f"{halved}{pace}: all of about {chosen.steps:,} steps fit in `budget` {budget} s"
+            f"{halved}{pace}: all steps, about {chosen.steps:,}, fit in `budget` {budget} s"
         )
     fit, freq = pace.within(left_s, chosen.steps, config)
     changes = {"max_steps": fit, **({} if "test_freq" in given else {"test_freq": freq})}
@@ -76,8 +76,8 @@ class _Pace:
 
     Attributes:
         step_s: seconds of a step.
-        validation_s: of a validation.
-        setup_s: before the first step.
+        validation_s: seconds of a validation.
+        setup_s: seconds before the first step.
     """
 
     step_s: float
@@ -86,7 +86,7 @@ class _Pace:
 
     @classmethod
     def of(cls, config: Bert4RecConfig, chosen: Choice) -> "_Pace":
-        """Trains a few steps."""
+        """Measures the times by training a few steps."""
         began = time.monotonic()
         result = _tried(config)
         step_s = chosen.step_size / result.train_samples_per_s
@@ -131,7 +131,7 @@ def _tried(config: Bert4RecConfig) -> FitResult:
 
 
 def what_was_tried(chosen: Choice, result: FitResult) -> str:
-    """Tells in words what a run tried, for a reader whom its verdict does not please."""
+    """Describes what a run tried, for a user who is not satisfied with its result."""
     state = result.state
     best = f"{result.metric.name} {result.metric.text(state.best_metric)}"
     planned = f" of about {chosen.steps:,}" if chosen.steps else ""

@@ -10,7 +10,7 @@ from recsys.settings import require_below, require_not_negative, require_positiv
 WindowKind = Literal["recent", "random", "sliding", "prefix"]
 
 _MOST_WORKERS = 1025
-"""One makes a batch in much less time than a step takes."""
+"""Exclusive upper bound; even one worker makes a batch in much less time than a step takes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,18 +19,18 @@ class DataConfig(HistoriesConfig):
 
     windows: WindowKind = setting(
         "sliding",
-        "Windows of a history an epoch trains on: its end; a random one; overlapping ones; the "
-        "items before each item",
+        "Windows of each history that an epoch trains on: the last one (recent), one at a random "
+        "position (random), overlapping ones (sliding), or the items before each item (prefix)",
     )
-    dupe_factor: int = setting(3, "Times an epoch sees each window, with masks of their own")
+    dupe_factor: int = setting(3, "Times that an epoch uses each window, masked anew each time")
     train_batch_size: int = setting(128, "Sequences of a training batch")
     val_batch_size: int = setting(128, "Sequences of a validation batch", resumable=True)
     test_batch_size: int = setting(128, "Sequences of a test batch", resumable=True)
     num_workers: int | None = setting(
         None,
-        "Threads that make the next training batches during a step, in each process; 0 makes each "
-        "between two steps; by default one with a GPU, none on a CPU, which the step itself needs. "
-        "The batches are the same",
+        "Threads per process that make the next training batches during a step; 0 makes each batch "
+        "between two steps. By default 1 with a GPU, and 0 on a CPU, which the step itself needs. "
+        "The batches do not depend on it",
         resumable=True,
     )
 

@@ -7,7 +7,7 @@ from recsys.errors import UserError
 
 
 def require_fraction(section: Any, name: str, *, below_one: bool = False) -> None:
-    """Refuses a value outside [0, 1], or 1 itself with `below_one`."""
+    """Refuses a value outside [0, 1], or outside [0, 1) with `below_one`."""
     value = getattr(section, name)
     if not 0 <= value <= 1 or (below_one and value == 1):
         end = ")" if below_one else "]"

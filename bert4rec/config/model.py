@@ -16,19 +16,19 @@ AdapterKind = Literal["none", "lora", "ilora"]
 EXPERTS = 4
 """Experts among which `adapter` ilora divides the rank."""
 _ALPHA = 16.0
-"""Scale of the low-rank product times the rank."""
+"""Scale of the low-rank product before it is divided by the rank."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Settings of the network."""
 
-    max_len: int = setting(100, "Longest sequence the model sees")
-    emb_dim: int = setting(256, "Columns of the item embedding and of every layer")
-    nhead: int = setting(2, "Heads of the attention")
+    max_len: int = setting(100, "Most items of a history that the model sees")
+    emb_dim: int = setting(256, "Dimension of the item embedding and of every layer")
+    nhead: int = setting(2, "Attention heads")
     num_layers: int = setting(2, "Transformer blocks")
     ffn_dim: int | None = setting(
-        None, "Columns of the feed-forward networks; by default four times --emb_dim"
+        None, "Hidden dimension of the feed-forward networks; by default four times --emb_dim"
     )
     activation: Activation = setting("relu", "Activation of the feed-forward networks")
     norm: Norm = setting("pre", "Normalise before each sublayer of a block, or after it")
@@ -36,32 +36,32 @@ class ModelConfig:
         "end", "Count positions from the end of a sequence (left padding) or from its start"
     )
     head: Literal["untied", "tied"] = setting(
-        "untied", "Score items with vectors of the head's own, or with the item embedding"
+        "untied", "Score items with separate vectors (untied) or with the item embedding (tied)"
     )
     head_transform: bool = setting(
-        False, "A linear layer, GELU and normalisation before items are scored"
+        False, "Apply a linear layer, GELU and normalisation before scoring items"
     )
     item_init: Literal["normal", "neighbours"] = setting(
         "normal",
-        "Item vectors at the start of a training: drawn, or such that items near each other in "
-        "histories are alike",
+        "Initial item vectors: random (normal), or similar for items that occur near each other in "
+        "histories (neighbours)",
     )
     temperature: float | None = setting(
         None,
         "Score items by the cosine of item and history vectors, divided by this temperature; "
-        "by default by the product of the vectors",
+        "by default, by their dot product",
     )
-    dropout: float = setting(0.1, "Share of activations dropped while training")
-    attention_dropout: float = setting(0.1, "Share of attention weights dropped while training")
+    dropout: float = setting(0.1, "Fraction of activations dropped in training")
+    attention_dropout: float = setting(0.1, "Fraction of attention weights dropped in training")
 
     @property
     def hidden_dim(self) -> int:
-        """Columns between the two layers of a feed-forward network."""
+        """Hidden dimension of a feed-forward network."""
         return self.ffn_dim or 4 * self.emb_dim
 
     @property
     def expanded_dim(self) -> int:
-        """Columns that the first of these layers computes: swiglu halves them."""
+        """Outputs of the first layer of a feed-forward network, which swiglu halves."""
         return self.hidden_dim * (2 if self.activation == "swiglu" else 1)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class ModelConfig:
             require_positive(self, "ffn_dim")
         if self.emb_dim % self.nhead:
             raise UserError(
-                f"`emb_dim` {self.emb_dim} cannot be divided among `nhead` {self.nhead} heads",
+                f"`emb_dim` {self.emb_dim} is not divisible by `nhead` {self.nhead}",
                 settings=("emb_dim", "nhead"),
             )
         for name in ("dropout", "attention_dropout"):
@@ -88,17 +88,17 @@ class AdapterConfig:
 
     adapter: AdapterKind = setting(
         "none",
-        "Train low-rank changes of the linear layers of a loaded model, and nothing else: the same "
-        "for every history, or a mixture of experts that the history itself weighs",
+        "Train only low-rank changes to the linear layers of a loaded model: the same for every "
+        "history (lora), or a mixture of experts that depends on the history (ilora)",
     )
     adapter_rank: int = setting(
         8,
-        "Rank of each adapter, that of all its experts together",
+        "Rank of each adapter; for --adapter ilora, the sum over its experts",
         used_with={"adapter": Not("none")},
     )
 
     def __post_init__(self) -> None:
-        """Refuses senseless sizes."""
+        """Refuses invalid sizes."""
         require_positive(self, "adapter_rank")
         if self.adapter == "ilora" and self.adapter_rank % EXPERTS:
             raise UserError(
@@ -114,5 +114,5 @@ class AdapterConfig:
 
     @property
     def is_constant(self) -> bool:
-        """True if all histories have the same weights, which so merge."""
+        """True if the change is the same for every history, so that it can be merged."""
         return self.adapter != "ilora"

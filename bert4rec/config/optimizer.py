@@ -19,7 +19,9 @@ class ObjectiveConfig:
     """Settings of the training objective."""
 
     objective: Objective = setting(
-        "cloze", "Hidden items from both sides, the next item from one side, or both in turn"
+        "cloze",
+        "Predict hidden items from both sides (cloze), the next item from those before it "
+        "(causal), or both in turn (hybrid)",
     )
     mask_prob: float = setting(0.15, "Fraction of the items that are targets", used_with=_MASKED)
     mask_last_prob: float = setting(
@@ -27,7 +29,7 @@ class ObjectiveConfig:
     )
     mask_last_of: MaskLastOf = setting(
         "sequences",
-        "Draw these sequences one by one, or in whole batches",
+        "Choose these sequences one by one, or whole batches of them",
         used_with={"mask_last_prob": Not(0.0)},
     )
     mask_replace: float = setting(
@@ -43,13 +45,13 @@ class ObjectiveConfig:
     )
     num_negatives: int = setting(
         4096,
-        "Negatives of --loss sampled and gbce, shared by a batch",
+        "Negative items that a batch shares under --loss sampled and gbce",
         used_with={"loss": ("sampled", "gbce")},
     )
     popularity_correction: float = setting(
         0.0,
-        "Under --loss full learn scores that leave out this much of the log popularity of the "
-        "items: 0 predicts the next item, 1 what is particular to a user",
+        "Under --loss full, keep this fraction of the items' log popularity out of the scores: 0 "
+        "predicts the next item, 1 what is particular to the user",
     )
 
     def __post_init__(self) -> None:
@@ -79,23 +81,24 @@ class OptimizerConfig:
     lr: float = setting(1e-3, "Learning rate")
     lr_schedule: Literal["step", "cosine", "linear"] = setting(
         "step",
-        "Multiply by --gamma every --decay_step epochs, or fall to zero along a cosine or a line",
+        "Learning rate: multiplied by --gamma every --decay_step epochs (step), or falling to zero "
+        "along a cosine or a line",
     )
     decay_step: int = setting(
         25,
-        "Epochs between falls of the rate under --lr_schedule step",
+        "Epochs between two decays of the learning rate under --lr_schedule step",
         used_with={"lr_schedule": ("step",), "gamma": Not(1.0)},
     )
     gamma: float = setting(
-        1.0, "Factor of each fall under --lr_schedule step", used_with={"lr_schedule": ("step",)}
+        1.0, "Factor of each decay under --lr_schedule step", used_with={"lr_schedule": ("step",)}
     )
     warmup_steps: float = setting(
-        0, "Steps in which the rate rises from zero; below 1 a fraction of the run's steps"
+        0, "Steps of linear warmup; a value below 1 is a fraction of the run's steps"
     )
     weight_decay: float = setting(0.0, "Weight decay (decoupled)")
-    clip_norm: float | None = setting(None, "Largest norm of the gradient of a step")
+    clip_norm: float | None = setting(None, "Maximum norm of a step's gradient")
     accumulation_steps: int = setting(
-        1, "Batches whose gradients a process adds up before it moves the parameters"
+        1, "Batches per process whose gradients are added up for one step"
     )
 
     def __post_init__(self) -> None:
@@ -104,7 +107,7 @@ class OptimizerConfig:
         require_not_negative(self, "lr", "gamma", "weight_decay", "warmup_steps")
         if self.warmup_steps > 1 and self.warmup_steps % 1:
             raise UserError(
-                f"`warmup_steps` must be whole steps, or a fraction below 1, got "
+                f"`warmup_steps` must be a whole number, or a fraction below 1, got "
                 f"{self.warmup_steps}",
                 setting="warmup_steps",
             )

@@ -23,15 +23,15 @@ class RunConfig(RunSettings):
     num_epochs: int = setting(100, "Epochs to train for", resumable=True)
     gc_after_epoch: bool = setting(
         False,
-        "Collect garbage after each epoch and give memory that is not in use back: to the system, "
-        "and on a GPU to other processes",
+        "Collect garbage after each epoch and return unused memory to the system and, on a GPU, to "
+        "other processes",
         resumable=True,
         used_with={"mode": ("train",)},
     )
     activation_checkpointing: bool = setting(
         False,
-        "Keep the inputs of the blocks alone and compute each again in backward: the same result "
-        "in less memory and more time",
+        "Store only the inputs of the blocks and recompute the blocks in backward: the same "
+        "result with less memory and more time",
         resumable=True,
         used_with={"mode": ("train",)},
     )
@@ -49,8 +49,8 @@ class RunConfig(RunSettings):
     )
     use_torch_jit_trace: bool = setting(
         False,
-        "Run the inference benchmark with the network that is deployed, traced by torch.jit; "
-        "--mode train then runs it too, after the test",
+        "Run the inference benchmark with the deployed network, traced by torch.jit; --mode train "
+        "then also runs it, after the test",
         resumable=True,
         used_with={"mode": ("train", "inference_benchmark")},
     )

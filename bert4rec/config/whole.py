@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All settings of a run, and those that contradict each other."""
+"""All settings of a run, checked against each other."""
 
 import dataclasses
 from pathlib import Path
@@ -52,16 +52,16 @@ class Bert4RecConfig(Config):
         half = self.precision.amp and self.precision.amp_dtype == "float16"
         if half and self.run.parallelism == "dmp":
             raise UserError(
-                "`amp_dtype` float16 cannot be had under `parallelism` dmp: the item table is "
-                "updated during backward, before an overflow is known. Use `amp_dtype` bfloat16",
+                "`amp_dtype` float16 does not work with `parallelism` dmp, which updates the item "
+                "table during backward, before an overflow is known: use `amp_dtype` bfloat16",
                 settings=("amp_dtype", "parallelism"),
             )
 
     def _check_trace(self) -> None:
         if self.run.mode == "train" and self.run.parallelism == "dmp":
             raise UserError(
-                "`use_torch_jit_trace` cannot trace the shards of `parallelism` dmp after a "
-                "training: give it to `mode` inference_benchmark with the checkpoint",
+                "`use_torch_jit_trace` cannot trace the shards of `parallelism` dmp after "
+                "training: use it with `mode` inference_benchmark and the checkpoint",
                 settings=("use_torch_jit_trace", "parallelism", "mode"),
             )
 
@@ -69,14 +69,14 @@ class Bert4RecConfig(Config):
         adapter, run = self.adapter.adapter, self.run
         if run.mode == "train" and run.load_checkpoint_path is None and not run.resume:
             raise UserError(
-                f"`adapter` {adapter} changes a trained model: name its checkpoint by "
+                f"`adapter` {adapter} changes a trained model: give its checkpoint as "
                 "`load_checkpoint_path`",
                 settings=("adapter", "load_checkpoint_path"),
             )
         if run.parallelism == "dmp":
             raise UserError(
-                f"`adapter` {adapter} freezes the item table, and `parallelism` dmp is a way to "
-                "update it: leave it out",
+                f"`adapter` {adapter} freezes the item table, which `parallelism` dmp is meant to "
+                "train: leave `parallelism` dmp out",
                 settings=("adapter", "parallelism"),
             )
 
@@ -88,8 +88,8 @@ class Bert4RecConfig(Config):
     def updates_after_backward(self) -> bool:
         """True if sharded tables are updated by our own optimizer after backward.
 
-        FBGEMM's moves rows during backward, before the norm of the gradient is known and once per
-        batch, and takes no gradient of a whole table.
+        FBGEMM's optimizer updates rows during backward: once per batch, and before the norm of the
+        gradient is known. It cannot apply the gradient of a whole table.
         """
         optimizer = self.optimizer
         needed = optimizer.clip_norm is not None or optimizer.accumulation_steps > 1

@@ -87,20 +87,20 @@ class BatchGroup(HostBatch):
 
 
 class TrainBatches:
-    """This process's batches of each epoch, in the groups of steps.
+    """The batches of each epoch that this process trains on, in groups of one step.
 
     Args:
         config: settings of the run; `hybrid` alternates cloze and causal batches, and a causal
             window has one item more than `max_len`, its last target.
         sequences: histories of all users.
-        device: receives the batches; those of a GPU are copied during the step before, from pinned
-            memory.
+        device: device of the batches; batches for a GPU are copied from pinned memory during the
+            step before.
         processes: each takes every world_size-th group.
 
     Attributes:
-        batch_size: sequences of a group; the last one of an epoch may be smaller.
+        batch_size: sequences of a group; the last group of an epoch may be smaller.
         num_batches: groups of an epoch.
-        least_items: items to train on below which a user has no window.
+        least_items: fewest items to train on with which a user has a window.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class TrainBatches:
         count = len(self._windows(self._known, generator))
         if not count:
             raise UserError(
-                f"no user has {self.least_items} items to train on, besides those that are held "
-                f"out, as `objective` {config.objective.objective} with `windows` "
-                f"{config.data.windows} needs: choose others, or prepare a dataset of longer "
+                f"no user has the {self.least_items} items to train on, apart from those held "
+                f"out, that `objective` {config.objective.objective} with `windows` "
+                f"{config.data.windows} needs: choose others, or prepare a dataset with longer "
                 "histories",
                 settings=("objective", "windows"),
             )
@@ -157,7 +157,7 @@ class TrainBatches:
             yield from copy_ahead(loaded, self._device) if self._is_gpu else loaded
 
     def _calls(self, epoch: int, start: int) -> Iterator[Callable[[], BatchGroup]]:
-        """Yields a call per group, for any thread."""
+        """Yields a function for each group that makes it, on any thread."""
         generator = np.random.default_rng((self._config.run.seed, epoch))
         windows = self._windows(self._known, generator)
         order = self._order(windows, generator)
@@ -171,8 +171,8 @@ class TrainBatches:
     ) -> list[npt.NDArray[np.int64]]:
         """Returns the windows of each batch.
 
-        A batch is drawn at random, then sorted by length: attention that goes through it a few
-        sequences at a time pads little, and what is learnt does not change.
+        A batch is drawn at random, then sorted by length. This saves padding where attention works
+        through a few sequences at a time, and does not change what is learnt.
         """
         size = self._config.data.train_batch_size
         shuffled = generator.permutation(len(windows))
@@ -183,7 +183,8 @@ class TrainBatches:
     def _load_group(
         self, windows: Windows, order: list[npt.NDArray[np.int64]], epoch: int, numbers: range
     ) -> BatchGroup:
-        # Ranks beyond the end of the epoch repeat its first batches: all take as many steps.
+        # Ranks beyond the end of the epoch repeat its first batches, so that all take equally many
+        # steps.
         chosen = [windows.take(order[number % len(order)]) for number in numbers]
         return BatchGroup(tuple(map(self._load, chosen, itertools.repeat(epoch), numbers)))
 
@@ -209,8 +210,8 @@ def pack(
     Args:
         sequences: histories of all users.
         windows: B windows of them.
-        device: receives the tensor.
-        append: item to append to each window.
+        device: device of the result.
+        append: item to append to each window; None appends nothing.
 
     Returns:
         ([N] int64 items, offsets of the windows in them).
@@ -241,8 +242,8 @@ def known_windows(
     Args:
         sequences: histories of all users.
         split: split of the targets.
-        rows: [B] numbers of targets of the split, from 0.
-        max_len: most items of a window.
+        rows: [B] int64 indices of targets of the split.
+        max_len: maximum number of items of a window.
     """
     targets = targets_of(sequences, split)
     users, known = targets.users[rows], targets.known[rows]

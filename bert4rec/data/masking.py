@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples masked tokens, and labels the next items of causal batches.
 
-The host draws how many tokens of each sequence are masked, the device draws which: so the host
-knows every shape of the step and never waits. A binomial count and then a uniform subset of that
-size have the same distribution as independent draws per token.
+The host draws how many tokens of each sequence are masked, and the device draws which ones. So the
+host knows every shape of the step and never waits for the device. A binomial count followed by a
+uniform subset of that size has the same distribution as independent draws per token.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ def draw_counts(
 
     Args:
         lengths: [B] int64 tokens of each sequence, at least 1.
-        rule: probabilities of masking; `mask_last_prob` is drawn for each sequence, whose single
-            target then weighs little beside those of the others, or for whole batches.
+        rule: probabilities of masking. `mask_last_prob` is drawn for each sequence, whose single
+            target then has little weight compared with those of the others, or for whole batches.
         generator: random generator on the host.
     """
     drawn = generator.random(len(lengths))
@@ -77,7 +77,7 @@ def mask_tokens(
     """
     device = items.device
     keys = torch.rand(items.shape, generator=generator, device=device, dtype=torch.float64)
-    # The tokens with the smallest keys are targets: -1 makes it the last one for certain.
+    # The tokens with the smallest keys are targets; a key of -1 makes sure that the last one is.
     ends = layout.offsets[1:] - 1
     keys[ends] = torch.where(counts.last_only, -1.0, keys[ends])
     order = (keys * 0.5 + layout.sequence_of_token()).argsort()
@@ -104,8 +104,8 @@ def mask_tokens(
 def next_item_batch(items: Tensor, layout: SequenceLayout) -> LabelledBatch:
     """Makes a causal batch: each token's label is the item after it.
 
-    The last item of a sequence is a label only, since nothing follows it. So the positions of the
-    tokens, counted from the end, are those of recommendation.
+    The last item of a sequence is only a label, since nothing follows it. So the tokens have the
+    same positions, counted from the end, as in recommendation.
 
     Args:
         items: [N] int64 packed item numbers.

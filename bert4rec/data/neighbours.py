@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of items to begin a training with, from counts alone."""
+"""Computes initial item vectors from counts of items that occur near each other."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ _SMOOTHING, _OVERSAMPLING = 0.75, 16
 
 
 def neighbour_vectors(sequences: Sequences, dim: int) -> torch.Tensor:
-    """Finds vectors whose products tell which items stand near each other.
+    """Computes vectors whose products are large for items that occur near each other.
 
     They are a truncated SVD of the positive pointwise mutual information of items in a window.
     Sources: Levy and Goldberg, "Neural word embedding as implicit matrix factorization", 2014; the
@@ -24,7 +24,7 @@ def neighbour_vectors(sequences: Sequences, dim: int) -> torch.Tensor:
         dim: D.
 
     Returns:
-        [I, D] float32, of length 1; of length 0 for an item that stands near no other one.
+        [I, D] float32, of length 1; of length 0 for an item that occurs near no other one.
     """
     counts = followers(sequences, _WINDOW)
     pairs = (counts + counts.T).tocoo()

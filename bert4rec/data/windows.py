@@ -57,7 +57,7 @@ def make_windows(
         dupe_factor: copies of each window; each copy is masked anew.
 
     Returns:
-        The windows, user by user; users with nothing to train on have none.
+        The windows, user by user; users with nothing to train on get no window.
     """
     users = np.flatnonzero(known_lengths >= 1)
     known = known_lengths[users]

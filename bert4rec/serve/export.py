@@ -31,7 +31,7 @@ class Bert4RecExport(RatingsExport):
         options: what requests and answers hold.
 
     Raises:
-        CheckpointError: it is missing, damaged, or of another model or dataset.
+        CheckpointError: the checkpoint is missing, damaged, or of another model or dataset.
         UserError: see `RatingsExport`.
     """
 
@@ -45,7 +45,7 @@ class Bert4RecExport(RatingsExport):
 
     @functools.cached_property
     def model(self) -> TrainedBert4Rec:
-        """The model of the checkpoint, which answers are compared with."""
+        """The model of the checkpoint, whose answers the deployed model must give."""
         return self._stored.open_model()
 
     @property
@@ -62,11 +62,11 @@ class Bert4RecExport(RatingsExport):
 
     @property
     def history_length(self) -> int:
-        """Items of a history that the model reads at most."""
+        """Maximum number of items of a history that the model reads."""
         length = max_history_length(self._stored.config.max_len, self._stored.causal)
         if length < 1:
             raise UserError(
-                f"{self.path}: `max_len` 1 leaves no place for a history",
+                f"{self.path}: `max_len` 1 leaves no room for a history",
                 setting="max_len",
                 path=self.path,
             )
@@ -89,8 +89,8 @@ class Bert4RecExport(RatingsExport):
         """
         if quantize != "none":
             raise UserError(
-                f"`quantize` {quantize} is for DLRM: BERT4Rec multiplies with its whole item table "
-                "in every answer, so 8 bits would have to be turned back each time",
+                f"`quantize` {quantize} is only for DLRM: BERT4Rec multiplies by its whole item "
+                "table for every answer, so 8-bit rows would have to be converted back each time",
                 setting="quantize",
             )
         return {name: value.contiguous() for name, value in weights_of(self._served_model).items()}
@@ -98,7 +98,7 @@ class Bert4RecExport(RatingsExport):
     def portable_network(
         self,
         weights: dict[str, Tensor],  # noqa: ARG002  (those of the model itself)
-        out_of_range: OutOfRange,  # noqa: ARG002  (numbers that are no items are left out)
+        out_of_range: OutOfRange,  # noqa: ARG002  (numbers that are not items are left out)
     ) -> nn.Module:
         """Returns the network for histories of a fixed length."""
         model = self._served_model.requires_grad_(False)
