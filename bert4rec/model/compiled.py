@@ -2,9 +2,9 @@
 """The network's layers under torch.compile, compiled once for all batches.
 
 Batches differ in every size: sequences, tokens, targets and the longest of both. The sizes are
-symbols of one compiled graph, and are rounded up, on a GPU to eight sizes per doubling, because
-every combination is a CUDA graph of its own there. What a table of items needs, lookups, row
-gradients and the loss in blocks, stays outside: these are single kernels already.
+symbolic in one compiled graph, and are rounded up. On a GPU they are rounded to eight sizes per
+doubling, because each combination of sizes is a separate CUDA graph there. The work on item tables
+(lookups, row gradients and the loss in blocks) stays outside, since it is single kernels already.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ from bert4rec.nn.targets import TargetTokens
 from recsys.errors import UserError
 
 _SMALLEST = 8
-"""Sizes are multiples of it; 0 and 1 would be compiled for themselves."""
+"""Sizes are multiples of it, because torch.compile makes separate graphs for sizes 0 and 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RoundedLayout(SequenceLayout):
-    """Packed sequences with tokens and sequences added that do not count.
+    """Packed sequences with added tokens and sequences that are ignored.
 
     Attributes:
-        sequence: [N] int64 sequence of each token; 0 for those added.
-        position: [N] int64 position of each token in its sequence; 0 for those added.
-        slot: [N] int64 index among B T padded tokens; B T for those added.
-        token_lengths: [B] int64 tokens of each sequence; 1 for those added.
+        sequence: [N] int64 sequence of each token; 0 for added tokens.
+        position: [N] int64 position of each token in its sequence; 0 for added tokens.
+        slot: [N] int64 index among the B T padded tokens; B T for added tokens.
+        token_lengths: [B] int64 tokens of each sequence; 1 for added sequences.
     """
 
     sequence: Tensor
@@ -58,7 +58,7 @@ class RoundedLayout(SequenceLayout):
         return flat[:count].view(-1, self.max_length, *packed.shape[1:])
 
     def packed(self, padded: Tensor) -> Tensor:
-        """Maps [B, T, ...] to [N, ...]; added tokens get any value."""
+        """Maps [B, T, ...] to [N, ...]; added tokens get arbitrary values."""
         flat = padded.flatten(0, 1)
         return flat.index_select(0, self.slot.clamp(max=flat.shape[0] - 1))
 
@@ -93,10 +93,10 @@ class CompiledNetwork:
         targets: TargetTokens,
         causal: bool,
     ) -> Tensor:
-        """Computes what `Bert4Rec.forward` does from vectors of the items.
+        """Computes the output of `Bert4Rec.forward` from embeddings of the items.
 
         Args:
-            items: [N] int64 packed item numbers; those added are padding, item 0.
+            items: [N] int64 packed item numbers; tokens that are added here are padding, item 0.
             vectors: [N, D] embeddings of the items.
             layout: offsets of the sequences in `vectors`.
             targets: positions of the M targets.
@@ -119,7 +119,7 @@ class CompiledNetwork:
         if self._is_cuda:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         vectors = F.pad(vectors, (0, 0, 0, size - vectors.shape[0]))
-        # Sizes that happen to be equal in the first batch are not in others.
+        # Sizes that happen to be equal in the first batch differ in others.
         with symbol_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
             hidden = self._run(
                 vectors, tokens, lengths, longest, chosen, longest_chosen, every_token, causal
@@ -135,7 +135,7 @@ class CompiledNetwork:
     def _packed_index(
         self, layout: SequenceLayout, sequences: int, *values: Tensor
     ) -> tuple[Tensor, int]:
-        """Returns sequence, position, slot and values of each token; rounded T."""
+        """Returns ([3 + V, N] sequence, position, slot and V values of each token, T), rounded."""
         sequence, position = layout.sequence_of_token(), layout.position_of_token()
         longest = self._rounded(layout.max_length)
         rows = [sequence, position, sequence * longest + position, *values]
@@ -175,14 +175,14 @@ def _require_compiler() -> None:
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     if not any(map(shutil.which, names)):
         raise UserError(
-            f"`torch_compile` needs a C++ compiler on a CPU, and {' or '.join(names)} is not "
-            "there: install one, set CXX to it, or drop `torch_compile`",
+            f"`torch_compile` needs a C++ compiler on a CPU, but {' or '.join(names)} was not "
+            "found: install one, set CXX to it, or drop `torch_compile`",
             setting="torch_compile",
         )
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         raise UserError(
-            f"`torch_compile` needs Python's headers, and {headers}/Python.h is not there: install "
+            f"`torch_compile` needs Python's headers, but {headers}/Python.h is missing: install "
             "them (Debian: python3-dev), or drop `torch_compile`",
             setting="torch_compile",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network and its loss: one call of a training step."""
+"""The network with its loss, which a training step calls once per batch."""
 
 import math
 from typing import Literal
@@ -57,12 +57,12 @@ class LossNetwork(nn.Module):
         model: the network.
         kind: softmax over all items (`full`), over sampled ones (`sampled`), or `gbce`.
         loss_scale: factor of the loss in backward.
-        score_offset: [I] float32 added to the scores in training alone, so that the network learns
-            what the offset does not say (logit adjustment; Menon et al., ICLR 2021); None adds
+        score_offset: [I] float32 added to the scores only in training, so that the network learns
+            what the offset does not explain (logit adjustment; Menon et al., ICLR 2021); None adds
             nothing.
 
     Attributes:
-        compiled: compiled layers of the network; None runs them as they are.
+        compiled: compiled layers of the network; None runs them uncompiled.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LossNetwork(nn.Module):
         vectors: Tensor,
         candidates: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """Computes the loss from vectors that were looked up.
+        """Computes the loss from vectors that were already looked up.
 
         Args:
             inputs: a batch.
@@ -108,7 +108,7 @@ class LossNetwork(nn.Module):
         return sampled_loss(self.kind, model.num_items, inputs, hidden, *candidates)
 
     def hidden(self, inputs: LabelledBatch, vectors: Tensor) -> Tensor:
-        """Computes the [M, D] vectors at the targets, by any compiled layers."""
+        """Computes the [M, D] vectors at the targets, with `compiled` if it is set."""
         model = self.model
         if self.compiled is None:
             where = (inputs.items, inputs.layout, inputs.targets)
@@ -135,7 +135,7 @@ class LossNetwork(nn.Module):
         scores_with_table = model.head.weight is None and model.head.temperature is None
         if candidates is None and scores_with_table:
             vectors, table = lookup_before_head(model.embedding.items, inputs.items)
-            # The rows at the edges are padding and the mask item.
+            # The first and the last row are padding and the mask item.
             return self.full_loss(self.hidden(inputs, vectors), table, inputs.labels, edge_rows=1)
         vectors = model.embedding.lookup(model.embedding.items, inputs.items)
         of_candidates = None if candidates is None else model.vectors_of(candidates)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that a BERT4Rec will need, counted before it is built."""
+"""Computes the memory that a BERT4Rec needs, before it is built."""
 
 from bert4rec.config import AdapterConfig, Bert4RecConfig, ModelConfig
 from bert4rec.model.network import NO_ADAPTER, Bert4Rec
@@ -28,7 +28,7 @@ def loaded_memory(
 def trained_memory(
     config: Bert4RecConfig, num_items: int, rule: RowOptimizer, *, keeps_best: bool = False
 ) -> ModelMemory:
-    """Returns the memory of a run, in training with its optimizers.
+    """Returns the memory of a run, including the optimizers if it trains.
 
     Args:
         config: settings of the run.
@@ -59,6 +59,6 @@ def trained_memory(
         # TorchRec shards a copy of the whole tables.
         parts["copy of the tables for TorchRec"] = sum(tables[name] for name in by_rows)
     if config.objective.loss == "full":
-        remedies.append("`loss` sampled, which needs no gradient of every item")
+        remedies.append("`loss` sampled, which does not compute a gradient for every item")
     tables = {name: size + extra[name] for name, size in tables.items()}
     return ModelMemory(parts, tables, remedies)

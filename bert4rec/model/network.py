@@ -24,7 +24,7 @@ from recsys.train.optimizers.rows import RowGradients, RowLookups
 NO_ADAPTER = AdapterConfig()
 """Settings of a network without adapters."""
 _ITEM_LENGTH = 0.5
-"""Length of the item vectors that a training is given."""
+"""Length of item vectors that `set_items` sets."""
 ADAPTERS = "adapters."
 """Prefix of the names of the adapters' parameters."""
 
@@ -38,10 +38,10 @@ class Bert4Rec(nn.Module):
         adapter: settings of its adapters; with any, all other parameters are frozen.
 
     Attributes:
-        activation_checkpointing: keep the blocks' inputs alone while training, and compute each
-            block again in backward.
-        adapters: low-rank changes of the linear layers; None without.
-        name: of the model, in checkpoints and deployments.
+        activation_checkpointing: store only the blocks' inputs in training, and recompute each
+            block in backward.
+        adapters: low-rank changes of the linear layers; None without adapters.
+        name: name of the model in checkpoints and deployments.
     """
 
     name = "bert4rec"
@@ -85,10 +85,10 @@ class Bert4Rec(nn.Module):
 
     @torch.no_grad()
     def set_items(self, vectors: Tensor) -> None:
-        """Starts from given directions of the items.
+        """Sets the directions of the item vectors before training.
 
         Args:
-            vectors: [I, D] of length 1; items of length 0 keep theirs.
+            vectors: [I, D] of length 1; an item whose vector is zero keeps its present one.
         """
         known = vectors.any(1)
         for table in (self.embedding.items[1:-1], self.head.weight):
@@ -104,14 +104,14 @@ class Bert4Rec(nn.Module):
         causal: bool = False,
         vectors: Tensor | None = None,
     ) -> Tensor:
-        """Computes the vectors at the targets that are multiplied with item vectors.
+        """Computes the vectors at the targets that are multiplied by item vectors to score items.
 
         Args:
             items: [N] int64 packed item numbers.
             layout: offsets of the sequences in `items`.
             targets: positions of the M targets.
             causal: no token attends to a later one.
-            vectors: [N, D] embeddings of `items`, if they were looked up already.
+            vectors: [N, D] embeddings of `items`; None looks them up.
 
         Returns:
             [M, D]. The last block computes queries and its feed-forward network at targets only.
@@ -129,7 +129,7 @@ class Bert4Rec(nn.Module):
                 block, targets=chosen, causal=causal, adapters=of_block, gate=gate
             )
             if self.activation_checkpointing and self.training:
-                # Draws of dropout are repeated: the state of the random generators is kept too.
+                # Dropout draws the same again: `checkpoint` restores the random generators.
                 tokens = checkpoint(run, tokens, layout, use_reentrant=False)
             else:
                 tokens = run(tokens, layout)
@@ -172,13 +172,13 @@ class ItemRows:
     """Takes item tables out of autograd and collects row gradients.
 
     Args:
-        model: network to change: its chosen tables require no gradient any more.
+        model: network to change: its chosen tables no longer require a gradient.
         tables: names among `embedding`, `head` (ignored if it is tied) and `bias`.
 
     Attributes:
         names: names of the chosen tables.
-        parameters: the parameter of each.
-        dims: columns of each.
+        parameters: parameter of each table.
+        dims: columns of each table.
     """
 
     def __init__(self, model: Bert4Rec, tables: Collection[str]) -> None:

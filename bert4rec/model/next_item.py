@@ -20,7 +20,7 @@ class NextItemNetwork(nn.Module):
     Args:
         model: the network, in evaluation mode.
         top_k: K.
-        causal: predict the next item at the last one, without a mask item.
+        causal: predict from the last item, without a mask item.
 
     Attributes:
         history_length: T, items of the longest history that fits the model.
@@ -37,18 +37,18 @@ class NextItemNetwork(nn.Module):
         """Finds the best next items.
 
         Args:
-            history: [B, T] int64 item numbers, oldest first; 0 and other numbers that are no
-                items are left out, anywhere.
+            history: [B, T] int64 item numbers, oldest first; 0 and other numbers that are not
+                items are skipped, wherever they are.
             exclude_seen: [B, 1] bool, do not recommend items of the history.
 
         Returns:
             ([B, K] int64 items, best first, [B, K] float32 scores); 0 and `LOWEST_SCORE` where
-            none is left.
+            no item is left.
         """
         is_item = (history > 0) & (history <= self.model.num_items)
         history = history.masked_fill(~is_item, 0)
         rows, length = history.shape[0], self.history_length + (0 if self._causal else 1)
-        # Items move to the front, in their order; the rest to a last column, which is cut off.
+        # Items move to the front in their order, the rest to a last column, which is cut off.
         position = torch.where(is_item, is_item.to(torch.int64).cumsum(1) - 1, length)
         items = history.new_zeros(rows, length + 1).scatter(1, position, history)[:, :length]
         lengths = is_item.sum(1)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT4Rec with item tables dealt out by rows and updated after backward.
+"""BERT4Rec with item tables sharded by rows and updated after backward.
 
-Beside `bert4rec.model.torchrec`, for steps that FBGEMM cannot do since it updates rows in
-backward: a norm is known only after it, accumulated batches need one update, and the full softmax
-of a tied head uses whole tables, of which an EmbeddingCollection returns looked-up rows alone.
+Replaces `bert4rec.model.torchrec` in steps that FBGEMM cannot do, since it updates rows during
+backward. The gradient norm is known only after backward, accumulated batches need a single update,
+and the full softmax of a tied head needs whole tables, while an EmbeddingCollection returns only
+the rows that are looked up.
 """
 
 import dataclasses
@@ -27,13 +28,13 @@ _EMBEDDING, _HEAD, _BIAS = "embedding", "head", "bias"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """The lookups of a process, sent where the rows are.
+    """The lookups of a process, sent to the processes that hold the rows.
 
     Attributes:
-        rows: [n] int64 rows of this process's shard that all processes ask for.
+        rows: [n] int64 rows of this process's shard that all processes together ask for.
         order: [L] int64 order in which this process's lookups were sent.
-        sent: lookups sent to each process.
-        received: lookups that came from each process.
+        sent: number of lookups sent to each process.
+        received: number of lookups received from each process.
     """
 
     rows: Tensor
@@ -42,7 +43,7 @@ class _Request:
     received: list[int]
 
     def answer(self, vectors: Tensor) -> Tensor:
-        """Maps looked-up rows [n, D] to [L, D] of this process."""
+        """Sends back looked-up rows [n, D]; returns the [L, D] that this process asked for."""
         back = _Exchange.apply(vectors, self.sent, self.received)  # type: ignore[no-untyped-call]
         inverse = torch.empty_like(self.order)
         inverse[self.order] = torch.arange(len(self.order), device=inverse.device)
@@ -69,18 +70,19 @@ class _Exchange(torch.autograd.Function):
 class TableShard:
     """This process's rows of one table: an equal range of consecutive rows.
 
-    Outside `fill` and `empty` the model has an empty tensor for the table.
+    Except between `fill` and `empty`, the model holds an empty tensor in place of the table.
 
     Args:
-        parameter: [R, ...] the whole table, the same on every process; it requires no gradient
-            any more.
-        processes: the processes that have the other rows.
-        is_dense: every row gets a gradient in a step, else those that a batch looks up.
+        parameter: [R, ...] the whole table, the same on every process; it no longer requires a
+            gradient.
+        processes: the processes that share the table.
+        is_dense: True if every row gets a gradient in a step; False if only the rows that a batch
+            looks up do.
 
     Attributes:
         num_rows: R.
         rows: range of this process's rows in the table.
-        values: [r, D] these rows.
+        values: [r, D] this process's rows.
         lookups: collects row gradients; unused if `is_dense`.
     """
 
@@ -97,7 +99,7 @@ class TableShard:
         self.empty()
 
     def request(self, rows: Tensor) -> _Request:
-        """Sends [L] int64 row numbers to their processes."""
+        """Sends [L] int64 row numbers to the processes that hold the rows."""
         owners = rows // self._size
         order = torch.argsort(owners, stable=True)
         sent = torch.bincount(owners, minlength=self._processes.world_size)
@@ -124,7 +126,7 @@ class TableShard:
         return request.answer(vectors), table
 
     def gradients(self, table: int) -> list[RowGradients]:
-        """Takes the gradients of the last backward, as those of a table."""
+        """Returns the gradients of the last backward, for a table number, and clears them."""
         if not self.values.requires_grad:
             return self.lookups.take(table)
         gradient, self.values.grad = self.values.grad, None
@@ -158,10 +160,10 @@ class TableShard:
 
 
 class RowShards(nn.Module):
-    """A network and its loss, with item tables dealt out by rows.
+    """A network and its loss, with item tables sharded by rows.
 
-    All tables are dealt out for a sampled loss; for the full softmax the embedding alone, whose
-    rows score items too if the head is tied.
+    A sampled loss shards all tables. The full softmax shards only the embedding, whose rows also
+    score items if the head is tied.
 
     Args:
         network: network and loss.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of items, for evaluation, recommendation and export alike.
+"""Scores items for evaluation, recommendation and export.
 
 Scores are computed in blocks of items, so memory does not grow with the catalogue.
 """
@@ -68,12 +68,12 @@ class ItemScorer:
             items: [N] int64 packed item numbers; each history ends with the mask item, unless
                 `causal`.
             layout: offsets of the histories in `items`.
-            causal: predict the next item at the last one, without a mask item.
-            packed: the items of this model, if they were packed.
+            causal: predict from the last item, without a mask item.
+            packed: the packed items of this model; None scores all items.
         """
         vectors = model(items, layout, last_tokens(layout), causal=causal)
         of_items = model.item_vectors() if packed is None else packed.table
-        # Under autocast, a normalisation on a CPU leaves them in half precision.
+        # Under autocast on a CPU, a normalisation returns them in half precision.
         return cls(vectors.to(of_items.dtype), of_items, model.head.bias, packed)
 
     def dense(self) -> Tensor:
@@ -81,7 +81,7 @@ class ItemScorer:
         return ops.linear(self.vectors, self.items, self.bias).to(torch.float32)
 
     def find_nonfinite(self, *, with_items: bool) -> str | None:
-        """Names what is NaN or infinite, if anything is; see `Scorer`."""
+        """Names the value that is NaN or infinite; None if all are finite. See `Scorer`."""
         computed = {"the vector of a history": self.vectors}
         if with_items:
             computed |= {"the vector of an item": self.items, "the bias of an item": self.bias}
@@ -129,7 +129,7 @@ class ItemScorer:
         rows = torch.arange(len(truth), device=truth.device)
         column = truth - 1
         true = self.vectors.new_empty(len(truth), dtype=torch.float32)
-        # The truth's score is taken from the same product as the others', to the bit.
+        # The true item's score is an element of the same product as the others, equal to the bit.
         size = self._block_rows(max_scores)
         blocks = list(self._blocks(size)) if self.items.shape[0] <= size else None
         for start, scores in blocks or self._blocks(size):
@@ -155,16 +155,16 @@ class ItemScorer:
     ) -> tuple[Tensor, Tensor]:
         """Finds the best unseen items of each history.
 
-        With `packed` items the order is that of scores in float64, equal ones by item number, at
-        any size of the catalogue. Without, scores are float32: items whose scores differ by less
-        than its rounding may stand in either order.
+        `packed` items are ordered by scores in float64, and items with equal scores by number,
+        whatever the size of the catalogue. Otherwise scores are float32, and items whose scores
+        differ by less than its rounding may come in either order.
 
         Args:
             count: K.
             seen_row: [P] int64 history of each seen item.
             seen_item: [P] int64 item to leave out of that history's list; 0 leaves none out.
             max_scores: scores in memory at a time.
-            block_rows: items scored at a time for any B, in place of `max_scores`.
+            block_rows: items scored at a time, whatever B is; None derives it from `max_scores`.
 
         Returns:
             ([B, K] int64 item numbers, best first, [B, K] float32 scores).
@@ -198,12 +198,12 @@ class ItemScorer:
 
 
 def pack_items(model: Bert4Rec) -> ops.PackedRows | None:
-    """Packs the items of an unchanging model, for exact lists.
+    """Packs the items of a model that no longer changes, for exact lists.
 
-    Takes a byte for each value and eight for each item, beside the table.
+    The packed items take one byte per value and eight bytes per item, in addition to the table.
 
     Returns:
-        The packed items; None where no compiled kernels search them, or one is not finite.
+        The packed items; None if no compiled kernel can search them, or a value is not finite.
     """
     items, bias = model.item_vectors(), model.head.bias
     if not ops.scans_rows(items):
@@ -226,8 +226,8 @@ def scorer_for(
     Args:
         model: network in evaluation mode.
         histories: B arrays of item numbers, oldest first; none empty if `causal`.
-        causal: predict the next item at the last one, without a mask item.
-        packed: the items of this model, if they were packed.
+        causal: predict from the last item, without a mask item.
+        packed: the packed items of this model; None scores all items.
     """
     longest = max_history_length(model.max_len, causal)
     ends: list[int] = [] if causal else [mask_item(model.num_items)]
@@ -246,8 +246,8 @@ class TrainedBert4Rec:
     """A network that no longer changes; see `RatingsModel`.
 
     Attributes:
-        network: in evaluation mode.
-        causal: it predicts the next item at the last one, without a mask item.
+        network: the network, in evaluation mode.
+        causal: it predicts from the last item, without a mask item.
         packed: its items, packed for exact lists; None scores all of them.
     """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """BERT4Rec with item tables sharded by TorchRec and updated by FBGEMM.
 
-DistributedModelParallel shards the tables as its planner decides and copies the rest to every
-process. Needs the extra torchrec.
+DistributedModelParallel shards the tables as its planner decides, and copies all other parameters
+to every process. Needs the extra `torchrec`.
 """
 
 import contextlib
@@ -62,8 +62,8 @@ class _Collected(nn.Module):
 class ShardedNetwork(nn.Module):
     """A network with sharded item tables; gathers and scatters the shards.
 
-    While it trains, the model has empty tensors for its sharded tables; `fill_tables` replaces
-    them by whole tables, to evaluate and to save.
+    During training, the model holds empty tensors in place of its sharded tables. `fill_tables`
+    replaces them with whole tables, for evaluating and saving.
 
     Args:
         network: network and loss; a sampled loss shards the head's table too.
@@ -189,7 +189,7 @@ def shard_network(
         except ImportError as error:
             raise UserError(
                 f"`parallelism` dmp needs TorchRec and FBGEMM, which {command_for('torchrec')} "
-                "adds. `parallelism` ddp needs neither",
+                "installs. `parallelism` ddp needs neither",
                 setting="parallelism",
             ) from error
         return ShardedNetwork(network, rule, weight_decay, device)

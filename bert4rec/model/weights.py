@@ -30,14 +30,14 @@ def weights_of(model: Bert4Rec) -> dict[str, Tensor]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bert4RecCheckpoint:
-    """A checkpoint of a BERT4Rec; its weights are read later.
+    """A checkpoint of a BERT4Rec, whose weights are read only when they are needed.
 
     Attributes:
-        checkpoint: the checkpoint of any model.
+        checkpoint: the underlying checkpoint.
         num_items: items of the catalogue.
         config: settings of the network.
         adapter: settings of its adapters.
-        causal: the model predicts the next item at the last one, without a mask item.
+        causal: the model predicts from the last item, without a mask item.
     """
 
     checkpoint: Checkpoint
@@ -51,7 +51,7 @@ class Bert4RecCheckpoint:
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
-            CheckpointError: it is missing, damaged or of another model.
+            CheckpointError: the checkpoint is missing, damaged or of another model.
         """
         return cls.from_checkpoint(read_checkpoint(path))
 
@@ -60,7 +60,7 @@ class Bert4RecCheckpoint:
         """Reads the settings of a checkpoint's model.
 
         Raises:
-            CheckpointError: it is of another model.
+            CheckpointError: the checkpoint is of another model.
         """
         checkpoint.require_model(Bert4Rec.name, "BERT4Rec")
         checkpoint.check_groups((MODEL_GROUP, OPTIMIZER_GROUP, ITEM_OPTIMIZER_GROUP))
@@ -79,7 +79,7 @@ class Bert4RecCheckpoint:
 
     @property
     def step(self) -> int:
-        """Steps that the model was trained for."""
+        """Number of steps that the model was trained for."""
         return self.checkpoint.count("step", 0)
 
     @property
@@ -91,29 +91,29 @@ class Bert4RecCheckpoint:
         """Copies the weights into a model.
 
         Raises:
-            CheckpointError: they are damaged, a shape differs, or the model lacks a tensor.
+            CheckpointError: the weights are damaged, a shape differs, or the model lacks a tensor.
         """
         if self.adapter.adapter != "none" and model.adapters is None:
             raise CheckpointError(
-                f"{self.path}: has adapters ({self.adapter.adapter}), the model has none",
+                f"{self.path}: has adapters ({self.adapter.adapter}), but the model has none",
                 path=self.path,
             )
         logger.info("Loading %s", self.path)
         self.checkpoint.copy_into(MODEL_GROUP, weights_of(model))
 
     def load_base_into(self, model: Bert4Rec) -> None:
-        """Copies the weights into a model's frozen layers, the checkpoint's adapters merged.
+        """Copies the weights into a model's frozen layers, and merges the checkpoint's adapters.
 
         Raises:
-            CheckpointError: they are damaged, a shape differs, or the adapters depend on the
-                history.
+            CheckpointError: the weights are damaged, a shape differs, or the adapters depend on
+                the history.
         """
         plain = {n: w for n, w in weights_of(model).items() if not n.startswith(ADAPTERS)}
         if not self.adapter.is_constant:
             raise CheckpointError(
-                f"{self.path}: its adapters ({self.adapter.adapter}) depend on the history, so no "
-                "weights of a layer equal them and it cannot be trained further as a base; "
-                "continue its own run by `resume`, or load the checkpoint that it started from",
+                f"{self.path}: its adapters ({self.adapter.adapter}) depend on the history, so "
+                "they cannot be merged into the layers for another training: continue its own run "
+                "with `resume`, or load the checkpoint that it started from",
                 setting="resume",
                 path=self.path,
             )
@@ -130,7 +130,7 @@ class Bert4RecCheckpoint:
 
         Raises:
             CheckpointError: a file is missing or damaged, or a shape differs.
-            OutOfMemoryError: it does not fit in memory.
+            OutOfMemoryError: the model does not fit in memory.
         """
         require_memory(loaded_memory(self.config, self.num_items, self.adapter))
         model = Bert4Rec(self.config, self.num_items, self.adapter)
@@ -138,18 +138,18 @@ class Bert4RecCheckpoint:
         return model.eval()
 
     def open_model(self) -> TrainedBert4Rec:
-        """Returns the model that `load` reads, to score with; its items are not packed."""
+        """Returns the model of `load` for scoring, without packed items."""
         return TrainedBert4Rec(self.load(), self.causal)
 
 
 def merged_weights(weights: Mapping[str, Tensor], adapter: AdapterConfig) -> dict[str, Tensor]:
-    """Returns the weights of a network without adapters that computes the same.
+    """Returns the weights of an equivalent network without adapters.
 
     Args:
-        weights: parameters of a network with constant adapters by name; it may have none.
+        weights: parameters of a network with constant adapters, or without any, by name.
         adapter: settings of the adapters.
     """
-    assert adapter.is_constant, "experts weighed by the history have no one weight"
+    assert adapter.is_constant, "experts that depend on the history cannot be merged"
     plain = {name: w for name, w in weights.items() if not name.startswith(ADAPTERS)}
     for name, b in weights.items():
         if name.startswith(ADAPTERS) and name.endswith(".b"):
@@ -161,9 +161,9 @@ def merged_weights(weights: Mapping[str, Tensor], adapter: AdapterConfig) -> dic
 
 
 def merged(model: Bert4Rec, config: ModelConfig, adapter: AdapterConfig) -> Bert4Rec:
-    """Returns a network without adapters that computes the same.
+    """Returns an equivalent network without adapters.
 
-    It shares all tensors but the changed weights.
+    It shares all tensors except the changed weights with `model`.
 
     Args:
         model: a network with constant adapters.

@@ -2,9 +2,9 @@
 """Low-rank adapters of frozen linear layers, and the gate of their experts.
 
 A layer W becomes W + s B A, with A [r, in] and B [out, r] (LoRA, Hu et al. 2021,
-arXiv:2106.09685). Instance-wise (iLoRA, Kong et al. 2024, arXiv:2408.10159), the r columns belong
-to K experts, and each history weighs them: W + s sum_k w_k B_k A_k. That is the same product with
-a factor per token and column between A and B.
+arXiv:2106.09685). In the instance-wise variant (iLoRA, Kong et al. 2024, arXiv:2408.10159), the r
+columns are divided among K experts, which are weighted by the history: W + s sum_k w_k B_k A_k.
+This is the same product with a factor per token and column between A and B.
 """
 
 import torch
@@ -16,11 +16,11 @@ from bert4rec.nn.layout import SequenceLayout
 from cuda_ext import ops
 
 _EPSILON = 1e-12
-"""Of the norm of a mean of embeddings; squares of the columns are about 1e-4."""
+"""Epsilon of the normalisation of a mean embedding, whose squared columns are about 1e-4."""
 
 
 class LowRank(nn.Module):
-    """A trainable change of low rank of a linear layer.
+    """A trainable low-rank change of a linear layer.
 
     Args:
         inputs: columns of the layer's inputs.
@@ -53,9 +53,9 @@ class LowRank(nn.Module):
         """Adds the change to the frozen layer's output.
 
         Args:
-            output: [N, outputs], or [N, rows] of some rows of the layer's weight.
+            output: [N, outputs], or only the columns that `rows` selects.
             reduced: [N, r] result of `reduce`.
-            rows: those rows.
+            rows: rows of the layer's weight that `output` was computed with.
         """
         return torch.addmm(output, reduced, self.b[rows].t(), alpha=self.scale)
 
@@ -63,12 +63,12 @@ class LowRank(nn.Module):
 def adapted_linear(
     tokens: Tensor, layer: nn.Linear, adapter: LowRank | None, gate: Tensor | None
 ) -> Tensor:
-    """Maps [N, inputs] to [N, outputs], with an adapter or without.
+    """Applies a linear layer and its adapter; returns [N, outputs].
 
     Args:
         tokens: [N, inputs].
         layer: the frozen layer.
-        adapter: its change; None leaves the layer alone.
+        adapter: its change; None applies only the layer.
         gate: [N, r] factors; None for 1.
     """
     output = ops.linear(tokens, layer.weight, layer.bias)
@@ -93,12 +93,12 @@ class BlockAdapters(nn.Module):
 
 
 class Gate(nn.Module):
-    """Weighs experts by the items of a history.
+    """Computes the weights of the experts from the items of a history.
 
     The weights are softmax(W z), with z the mean of the frozen embeddings of the items, scaled to
-    unit variance; the mask item does not count. Unscaled, embeddings are so small that all
-    histories would get equal weights. A causal model reads each token's history up to that token,
-    or the gate would see the items that it is to predict.
+    unit variance; the mask item does not count. Unscaled embeddings are so small that all
+    histories would get equal weights. In a causal model, the weights of a token depend only on the
+    history up to that token; otherwise the gate would see the items that are to be predicted.
 
     Args:
         dim: D.
@@ -123,7 +123,7 @@ class Gate(nn.Module):
             vectors: [N, D] embeddings of the tokens.
             is_item: [N] bool, False for the mask item and padding.
             layout: offsets of the sequences.
-            causal: read no later token than each one itself.
+            causal: use no tokens after each token.
 
         Returns:
             [N, r]; equal within the columns of an expert.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head attention over packed sequences, for all or chosen queries."""
+"""Multi-head attention over packed sequences, for all tokens or chosen ones as queries."""
 
 import math
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from bert4rec.nn.layout import SequenceLayout
 from cuda_ext import ops
 
 _WIDEST_HEAD = 256
-"""Most columns of a head that flash attention takes."""
+"""Largest dimension of a head that flash attention supports."""
 
-# Not cuDNN's, which builds a plan of 60 to 90 ms for each shape: batches differ in theirs.
+# Without cuDNN's backend, which takes 60 to 90 ms to plan each shape: batches differ in shape.
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -90,19 +90,19 @@ def attend(
 def _takes_native(fused: Tensor, key_layout: SequenceLayout) -> bool:
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     if tracing or torch.compiler.is_compiling():
-        return False  # a traced graph must fit any device
+        return False  # a traced graph must run on any device
     return fused.device.type == "cpu" and key_layout.token_lengths is None
 
 
 def _packed_attention(queries: Tensor, dropout_probability: float) -> Callable[..., Any] | None:
     if torch.compiler.is_compiling():
-        return None  # its offsets would have to count the tokens that compiling adds
+        return None  # its offsets would have to include the tokens that compiling adds
     half = queries.dtype in (torch.float16, torch.bfloat16)
-    width = queries.shape[-1]  # which flash attention, unlike torch's wrapper, does not pad
+    width = queries.shape[-1]  # flash attention, unlike torch's wrapper, does not pad it
     fits = half and width % 8 == 0 and width <= _WIDEST_HEAD
     if not (queries.is_cuda and fits) or dropout_probability:
         return None
-    try:  # here, as it imports the compiler: 5 s that no program without a GPU needs
+    try:  # not above: it loads the compiler, 5 s that a program without a GPU does not need
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:  # before PyTorch 2.13
         return None
@@ -120,7 +120,7 @@ def _mask(
         positions = query_layout.padded(query_positions)
         keys = torch.arange(key_layout.max_length, device=positions.device)
         return (keys <= positions.unsqueeze(2)).unsqueeze(1)
-    # Padding follows each sequence, so no causal query that is a token sees it.
+    # Padding follows each sequence, so the causal queries of tokens do not see it.
     return None if causal or key_layout.is_dense else key_layout.is_token()[:, None, None, :]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer block over packed tokens, or over some of them."""
+"""A transformer block that computes all packed tokens, or only some of them."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,14 +45,15 @@ class Block(nn.Module):
         adapters: BlockAdapters | None = None,
         gate: Tensor | None = None,
     ) -> Tensor:
-        """Transforms tokens.
+        """Applies the block to tokens.
 
         Args:
             tokens: [N, D] packed by `layout`.
             layout: offsets of the sequences in `tokens`.
-            targets: compute the output of these tokens alone, with keys and values of all tokens.
+            targets: compute the output only of these tokens, with keys and values of all tokens;
+                None computes all tokens.
             causal: no token attends to a later one.
-            adapters: changes of the four linear layers; None for none.
+            adapters: changes of the four linear layers; None leaves them unchanged.
             gate: [N, r] factors of the adapters; None for 1.
 
         Returns:

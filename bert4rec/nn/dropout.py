@@ -2,7 +2,7 @@
 """Dropout that draws eight decisions from each random 64-bit word.
 
 PyTorch draws dropout on a CPU with one call of a serial generator per element, which takes a tenth
-of a training step. One byte per decision is enough: the probability is kept to 1/256.
+of a training step. One byte per decision is enough: it rounds the probability to 1/256.
 """
 
 import torch
@@ -29,7 +29,7 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
     Args:
         values: floating-point tensor of any shape.
         probability: probability of a zero, in [0, 1); on a CPU rounded to a multiple of 1/256,
-            except in compiled code, where PyTorch draws in the loop that uses the draws.
+            except in compiled code, where PyTorch fuses the draws with the loop that uses them.
         training: False returns `values` unchanged.
     """
     if not training or probability == 0.0:

@@ -19,8 +19,8 @@ class ItemLookup:
     """Looks up rows of one table.
 
     Attributes:
-        lookups: collects row gradients of a table that itself requires none; None gives the
-            table a dense gradient.
+        lookups: collects row gradients of a table that does not require a gradient itself; None
+            gives the table a dense gradient.
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class ItemLookup:
 def lookup_before_head(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Looks up rows of the table that a tied head uses.
 
-    The head must use the returned table: its gradient then takes up that of the lookup. Otherwise
-    autograd would make two gradients of the table's size, and add them.
+    The head must use the returned table, so that the lookup's gradient is added to the head's in
+    place. Otherwise autograd would make two gradients of the table's size and add them.
 
     Args:
         table: [R, D].
@@ -62,12 +62,12 @@ class _LookupBeforeHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, to_vectors: Tensor, to_table: Tensor) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
-        # Nothing else holds this gradient: the head made it for us.
+        # Nothing else uses this gradient, which the head has just computed: add in place.
         return to_table.index_add_(0, rows, to_vectors.to(to_table.dtype)), None
 
 
 class TokenEmbedding(nn.Module):
-    """Sums an embedding of the item and one of its position.
+    """Adds up the embeddings of an item and its position.
 
     Args:
         config: settings of the network.
@@ -98,7 +98,7 @@ class TokenEmbedding(nn.Module):
         Args:
             items: [N] int64 in [0, I + 1].
             layout: offsets of the sequences in `items`, none longer than max_len.
-            vectors: [N, D] embeddings of `items`, if they were looked up already.
+            vectors: [N, D] embeddings of `items`; None looks them up.
 
         Returns:
             [N, D].
@@ -140,11 +140,11 @@ class ItemHead(nn.Module):
     def project(
         self, hidden: Tensor, adapter: LowRank | None = None, gate: Tensor | None = None
     ) -> Tensor:
-        """Maps [M, D] to the vectors that are multiplied with item vectors.
+        """Maps [M, D] to the vectors that are multiplied by item vectors.
 
         Args:
             hidden: [M, D] output of the blocks.
-            adapter: change of the linear layer; None for none.
+            adapter: change of the linear layer; None leaves it unchanged.
             gate: [M, r] factors of the adapter; None for 1.
         """
         if self.transform is not None and self.norm is not None:
@@ -157,7 +157,7 @@ class ItemHead(nn.Module):
         return F.normalize(hidden, dim=1) / self.temperature
 
     def scored(self, vectors: Tensor) -> Tensor:
-        """Maps [L, D] item vectors to those that are scored."""
+        """Maps [L, D] item vectors to those that scores are computed with."""
         return vectors if self.temperature is None else F.normalize(vectors, dim=1)
 
     def item_vectors(self, table: Tensor) -> Tensor:

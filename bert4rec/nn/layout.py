@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offsets of the sequences of a batch, mostly without padding.
 
-Every layer but attention works on single tokens, so a batch is kept packed: [N, D] for the N real
-tokens of B sequences, one sequence after the other. Attention alone needs their offsets.
+Every layer except attention works on single tokens, so a batch is kept packed: [N, D] for the N
+real tokens of B sequences, one sequence after the other. Only attention needs their offsets.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from torch import Tensor
 class SequenceLayout:
     """Offsets of packed sequences, or of sequences padded to T tokens each.
 
-    No shape of the latter depends on the data, so such a network can be exported; layers compute
-    the padding too.
+    With padded sequences, no shape depends on the data, so that the network can be exported; layers
+    then compute the padding too.
 
     Attributes:
         offsets: [B + 1] int64 index of each sequence's first token, then N.
         max_length: T.
-        num_tokens: N; padded, B T.
+        num_tokens: N; B T for padded sequences.
         token_lengths: [B] int64 tokens of each padded sequence without its padding, at least 1;
             None for packed ones.
     """
@@ -38,7 +38,7 @@ class SequenceLayout:
 
         Args:
             lengths: [B] int64.
-            max_length: T or more; known to the host, which so need not wait for the device.
+            max_length: T or more; given, so that the host need not wait for the device.
             num_tokens: N.
         """
         return cls(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), max_length, num_tokens)
@@ -51,7 +51,7 @@ class SequenceLayout:
         return cls(offsets, max_length, count * max_length, token_lengths=token_lengths)
 
     def with_offsets(self, offsets: Tensor) -> "SequenceLayout":
-        """Returns the layout with its offsets elsewhere, as on another device."""
+        """Returns the layout with other offsets, such as a copy on another device."""
         return SequenceLayout(offsets, self.max_length, self.num_tokens)
 
     @property
@@ -81,13 +81,13 @@ class SequenceLayout:
         return sequences.unsqueeze(1).expand(-1, self.max_length).flatten()
 
     def position_of_token(self) -> Tensor:
-        """Returns [N] int64 positions in the sequences; padding has the last."""
+        """Returns [N] int64 positions in the sequences; padding repeats the last one."""
         if self.token_lengths is None:
             return self._position_of_token
         positions = torch.arange(self.max_length, device=self.offsets.device)
         return torch.minimum(positions, self.token_lengths.unsqueeze(1) - 1).flatten()
 
-    # Kept: in each layer anew, these launches took two fifths of a GPU's forward pass.
+    # Cached: repeated in each layer, these launches took two fifths of a GPU's forward pass.
     @functools.cached_property
     def _sequence_of_token(self) -> Tensor:
         sequences = torch.arange(self.batch_size, device=self.offsets.device)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full softmax in blocks of items, which processes may deal out.
+"""Full softmax in blocks of items, which may be divided among processes.
 
-Each process scores its own items against the hidden vectors of all, so no item vector and no
-gradient of one is sent. Source: Shoeybi et al. 2019 (Megatron-LM, arXiv:1909.08053), section 3.
+Each process scores its own items against the hidden vectors of all processes, so neither item
+vectors nor their gradients are sent. Source: Shoeybi et al. 2019 (Megatron-LM, arXiv:1909.08053),
+section 3.
 """
 
 import dataclasses
@@ -22,9 +23,9 @@ class ItemRange:
     """The items that a process scores.
 
     Attributes:
-        processes: the processes; each has a range, and together they have every item once.
+        processes: the processes, whose ranges together cover every item once.
         first: number of the range's first item, from 0.
-        rows: rows of the range's items in the process's table, whose other rows are no items.
+        rows: rows of the range's items in the process's table; its other rows are not items.
         max_logits: bound on the elements of a block of logits; None takes that of the device.
     """
 
@@ -37,10 +38,10 @@ class ItemRange:
 def parallel_cross_entropy(
     hidden: Tensor, table: Tensor, bias: Tensor, labels: Tensor, items: ItemRange
 ) -> Tensor:
-    """Mean cross entropy over all items; every process must call it.
+    """Returns the mean cross entropy over all items; every process must call it.
 
-    Backward is collective too. The gradients of `table` and `bias` are sums over the losses of all
-    processes, that of `bias` at this process's items alone.
+    Backward is collective too. The gradients of `table` and `bias` are summed over the losses of
+    all processes; that of `bias` is zero except at this process's items.
 
     Args:
         hidden: [M, D] output of the network at this process's targets; M may be 0.
@@ -60,7 +61,7 @@ class _ParallelCrossEntropy(torch.autograd.Function):
     """Cross entropy in two passes over blocks of items: normaliser, then gradients.
 
     The logits are computed twice, so that each block of the table's gradient is written once. No
-    shape depends on the labels: nothing waits for a GPU.
+    shape depends on the labels, so the host never waits for a GPU.
     """
 
     @staticmethod
@@ -126,7 +127,7 @@ def _blocks(vectors: Tensor, targets: int, max_logits: int | None) -> list[slice
 
 
 def _columns(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Returns columns among `count` items, and which labels are among them."""
+    """Returns labels clamped to columns of `count` items, and which labels are among them."""
     return labels.clamp(0, count - 1), (labels >= 0) & (labels < count)
 
 

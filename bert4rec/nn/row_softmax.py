@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross entropy over all items in one pass over blocks of targets.
 
-A block's logits are turned into their gradient in place, in cache, and multiplied at once: no
-matrix of [M, I] is written to memory, read back or computed twice.
+A block's logits are turned into their gradient in place, in the cache, and multiplied immediately.
+So no [M, I] matrix is written to memory, read back or computed twice.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ _CACHED_LOGITS = 1 << 18
 """Logits of a block on a CPU, 1 MiB of float32: they stay in the cache between the passes."""
 
 _FEWEST_ROWS = 32
-"""Rows of a block: with fewer, the products read the items' vectors more often than they pay."""
+"""Fewest rows of a block: with fewer, the products would read the item vectors too often."""
 
 
 def rows_per_block(targets: int, items: int, max_logits: int, device: torch.device) -> int:
@@ -35,7 +35,7 @@ def rows_per_block(targets: int, items: int, max_logits: int, device: torch.devi
     logits = _CACHED_LOGITS if device.type == "cpu" else max_logits
     rows = min(logits, max_logits) // items
     if device.type == "cpu":
-        rows = 1 << max(rows, 1).bit_length() - 1  # a number of rows that products are fast for
+        rows = 1 << max(rows, 1).bit_length() - 1  # products are fast for powers of two
     rows = min(targets, max(rows, _FEWEST_ROWS))
     return rows if rows * items <= max_logits else 0
 
@@ -77,7 +77,8 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             labels: [M] int64 item of each target, from 0.
             items: rows of the items in the table, I of them.
             rows: targets of a block.
-            loss_scale: factor of the gradients until backward, whose gradient has it too.
+            loss_scale: factor of the stored gradients; the gradient that backward receives must
+                contain it too.
         """
         kind = hidden.device.type
         dtype = hidden.dtype
@@ -96,7 +97,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
-        """Scales the gradients in place; a second call is impossible."""
+        """Scales the gradients in place, so it can be called only once."""
         gradients, ctx.gradients = ctx.gradients, None
         gradient = gradient / ctx.loss_scale
         to_hidden, to_table, to_bias = (

@@ -21,10 +21,10 @@ def softmax_cross_entropy(
     loss_scale: float = 1.0,
     edge_rows: int = 0,
 ) -> Tensor:
-    """Cross entropy of linear logits over all items, in bounded memory.
+    """Returns the cross entropy of linear logits over all items, in bounded memory.
 
-    At most `max_logits` logits are in memory. The gradient of a whole table is one buffer; that of
-    a slice of it would be copied into a second one, filled with zeros.
+    At most `max_logits` logits are in memory. Pass the whole table: the gradient of a slice would
+    be copied into a second buffer of the table's size, filled with zeros.
 
     Args:
         hidden: [M, D] output of the network at the targets.
@@ -32,12 +32,12 @@ def softmax_cross_entropy(
         bias: [I] biases of the items.
         labels: [M] int64 item of each target, from 0.
         max_logits: bound on the elements of a block of logits; None takes that of the device.
-        loss_scale: factor that backward will bring; half-precision gradients that are computed
-            before it have it already, or they would underflow.
-        edge_rows: rows at either end of the table that are no items.
+        loss_scale: factor that the gradient in backward will have. Half-precision gradients that
+            are computed earlier are multiplied by it already, so that they do not underflow.
+        edge_rows: rows at either end of the table that are not items.
 
     Returns:
-        Mean over the targets, a float32 scalar (float64 of float64 vectors); 0 without targets.
+        Mean over the targets, a float32 scalar (float64 for float64 vectors); 0 without targets.
     """
     if hidden.shape[0] == 0:
         return (hidden.sum() + weight[:0].sum() + bias[:0].sum()).to(torch.float32)
@@ -61,16 +61,16 @@ def sampled_softmax(
     negatives: Tensor,
     log_expected: float = 0.0,
 ) -> Tensor:
-    """Cross entropy among the true item and negatives that all targets share.
+    """Returns the cross entropy among the true item and negatives that all targets share.
 
     Args:
         true_logits: [M] logit of each target's true item.
         negative_logits: [M, S] logits of the negatives.
         labels: [M] int64 true items.
-        negatives: [S] int64 items; one that equals a target's true item does not count there.
-        log_expected: logarithm of the number of times that an item is expected among the
-            negatives, by which their logits are lowered: so the loss approaches the full softmax.
-            The true item is a candidate with certainty, so its logit stays.
+        negatives: [S] int64 items; one that equals a target's true item is ignored there.
+        log_expected: logarithm of the expected count of an item among the negatives. It is
+            subtracted from their logits, so that the loss approximates the full softmax. The true
+            item is always a candidate, so its logit is unchanged.
 
     Returns:
         Mean over the targets, float32. Source: Bengio and Senecal 2008; Yi et al. 2019.
@@ -91,7 +91,7 @@ def generalised_bce(
     num_items: int,
     calibration: float = 0.75,
 ) -> Tensor:
-    """gBCE: binary cross entropy over sampled negatives, calibrated for the sampling.
+    """Returns gBCE: binary cross entropy over sampled negatives, calibrated for the sampling.
 
     Args:
         true_logits: [M] logit of each target's true item.
@@ -106,7 +106,7 @@ def generalised_bce(
     """
     rate = negatives.shape[0] / (num_items - 1)
     beta = rate * (calibration * (1 - 1 / rate) + 1 / rate)
-    # log sigmoid(s)^beta is beta * log sigmoid(s): no transform of the logit is needed.
+    # log sigmoid(s)^beta is beta * log sigmoid(s), so the logit need not be transformed.
     positive = -beta * F.logsigmoid(true_logits.to(torch.float32))
     collides = labels.unsqueeze(1) == negatives
     negative = F.softplus(negative_logits.to(torch.float32)).masked_fill(collides, 0.0)
