@@ -84,7 +84,7 @@ class Bert4RecRecipe:
         sequences: its histories, split.
         negatives: name of a ranking -> [U, S] negatives of each user.
         model: the network.
-        loaded: checkpoint that gave the model's settings, if any.
+        loaded: checkpoint that the model's settings come from; None without one.
     """
 
     config: Bert4RecConfig
@@ -145,7 +145,7 @@ class Bert4RecRecipe:
 
     @property
     def causal(self) -> bool:
-        """True if the model predicts at the last item, without mask."""
+        """True if the model predicts from the last item, without a mask item."""
         return self.config.objective.objective == "causal"
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
@@ -164,8 +164,9 @@ class Bert4RecRecipe:
     def load(self) -> None:
         """Copies the weights of `load_checkpoint_path`, if it is set, into the model.
 
-        A training run keeps adapters of its own. Else `popularity_correction` may differ from that
-        of the training: the scores change as if it had been trained with.
+        A training run keeps its own adapters. In the other modes, `popularity_correction` may
+        differ from that of the training: the scores change as if the model had been trained with
+        it.
         """
         if self.loaded is None or self.config.run.load_checkpoint_path is None:
             return
@@ -185,13 +186,13 @@ class Bert4RecRecipe:
         """Prepares the model for training."""
         config, machine = self.config, self.machine
         folder = config.checkpoint_folder
-        # A run that is there already is gone on with, from its own vectors, or refused.
+        # An existing run is resumed with its own vectors, or refused.
         has_run = machine.processes.any(
             folder is not None and bool(CheckpointFolder(folder).latest())
         )
         if config.model.item_init == "neighbours" and self.loaded is None and not has_run:
             vectors = torch.zeros(self.sequences.num_items, config.model.emb_dim)
-            if machine.processes.is_first:  # others might find other signs of their columns
+            if machine.processes.is_first:  # the signs of columns may differ between processes
                 vectors = neighbour_vectors(self.sequences, config.model.emb_dim)
             self.model.set_items(machine.processes.sum(vectors.to(machine.device)))
         source = TrainBatches(config, self.sequences, machine.device, machine.processes)
@@ -215,10 +216,10 @@ class Bert4RecRecipe:
         )
 
     def test(self) -> dict[str, Any]:
-        """Ranks the test targets, writes the files, and reports beside the baselines."""
+        """Ranks the test targets, writes the files, and reports metrics next to the baselines'."""
         ranked = self.rank("test")
         if self.machine.processes.is_first:
-            # Before the report, whose baselines may need more memory or time than there is.
+            # Before the report, because its baselines may run out of memory or time.
             files, print_line = self.config.evaluation, self.machine.print_line
             write_files(files, self.dataset, self.sequences, ranked, print_line)
         baselines = {name: BASELINES[name] for name in self.config.evaluation.baselines}
@@ -285,8 +286,8 @@ class Bert4RecTraining:
         warmup = warmup_steps(recipe.config, self.source.num_batches)
         steps = total_steps(recipe.config.run, self.source.num_batches)
         risen = (
-            f"\n`warmup_steps` {warmup}: the rate rises in all of the {steps} steps, and little is "
-            "learned; train longer, or lower it"
+            f"\n`warmup_steps` {warmup}: the learning rate is still rising after all {steps} "
+            "steps, so little is learned; train longer, or lower `warmup_steps`"
         )
         return (
             f"{count_users(recipe.sequences, self.source.least_items)}\n"
@@ -316,7 +317,7 @@ class Bert4RecTraining:
         return Evaluation(chosen, flat_metrics(metrics), ranked.users_per_s)
 
     def keep_best(self) -> None:
-        """Keeps the weights on the host of the first process, in place of earlier ones."""
+        """Copies the weights to the host on the first process, replacing earlier ones."""
         with self.step.whole_tables():
             if self.recipe.machine.processes.is_first:
                 for name, weight in weights_of(self.recipe.model).items():
@@ -355,7 +356,7 @@ class Bert4RecTraining:
         """Restores weights and optimizer states from a checkpoint.
 
         Raises:
-            UserError: the rate would jump, because the run has another length now.
+            UserError: the learning rate would jump, because the length of the run has changed.
         """
         self._check_same_length(checkpoint)
         with self.step.whole_tables():
@@ -373,8 +374,8 @@ class Bert4RecTraining:
         then = total_steps(earlier, self.source.num_batches)
         if now != then:
             raise UserError(
-                f"{checkpoint.path}: its `lr_schedule` {config.optimizer.lr_schedule} is made for "
-                f"{then} steps, that of this run for {now}, so the rate would jump: repeat "
+                f"{checkpoint.path}: its `lr_schedule` {config.optimizer.lr_schedule} was made for "
+                f"{then} steps, but this run has {now}, so the learning rate would jump: repeat "
                 "`num_epochs` and `max_steps`, or begin another run with `load_checkpoint_path`",
                 settings=("lr_schedule", "num_epochs", "max_steps", "load_checkpoint_path"),
                 path=checkpoint.path,
@@ -385,8 +386,8 @@ class Bert4RecTraining:
     ) -> Iterator[Mapping[str, Any]]:
         """Reports the training and tests the best model, saved or not.
 
-        It is that of the last step where no validation gave a figure. A run that a signal ended is
-        not tested.
+        Without a finite validation metric, it tests the model of the last step. It does not test a
+        run that a signal ended.
         """
         state, print_line = result.state, self.recipe.machine.print_line
         print_line(f"Finished training: {rate_in_words(result.train_samples_per_s, 'rec', 1)}")

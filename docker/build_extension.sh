@@ -11,7 +11,7 @@ PYTHON=${PYTHON:-python3}
 shopt -s nullglob
 libraries=(preproc/clicks/kernel/*.so cuda_ext/*.so recsys/serve/server/*.so)
 if ((${#libraries[@]} < 3)); then
-  echo "build_extension.sh: native code was not built (is g++ there?), only: ${libraries[*]}" >&2
+  echo "build_extension.sh: native code was not built (is g++ missing?), only: ${libraries[*]}" >&2
   exit 1
 fi
 docker/slim.sh sources

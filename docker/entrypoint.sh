@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Starts what a container is asked for; Spark on Kubernetes asks for `executor` or `driver`.
-#   entrypoint.sh executor          with the variables that Spark sets for a pod of an executor
-#   entrypoint.sh driver ARG ...    spark-submit, with Spark's variables for a pod of a driver
-#   entrypoint.sh COMMAND ARG ...   the command, by NVIDIA's entrypoint where the base has one
+# Runs the command of a container; Spark on Kubernetes passes `executor` or `driver`.
+#   entrypoint.sh executor          with the variables that Spark sets for an executor's pod
+#   entrypoint.sh driver ARG ...    spark-submit, with Spark's variables for a driver's pod
+#   entrypoint.sh COMMAND ARG ...   the command, through NVIDIA's entrypoint if the base has one
 set -euo pipefail
 
 NVIDIA=/opt/nvidia/nvidia_entrypoint.sh

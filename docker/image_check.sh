@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the images and tries them: `make image-check`. With Docker where its daemon answers, else
-# with buildah and podman, as root, on a base image that debootstrap makes: no daemon, no registry of
-# images, and in the build no package index (docs/image.md).
+# Builds the images and tries them: `make image-check`. It uses Docker if its daemon answers.
+# Otherwise it uses buildah and podman as root, on a base image that debootstrap makes. This needs
+# neither a daemon nor an image registry, and the build needs no package index (docs/image.md).
 #   image_check.sh [training] [serving] [spark]   (default: training serving)
-#   ENGINE       docker or podman (default: what is there)
+#   ENGINE       docker or podman (default: the available one)
 #   BASE_IMAGE   image with Python and pip to build on (default: python:3.11-slim with Docker, one
 #                that debootstrap makes with podman)
 #   SUITE        release that debootstrap installs (default: that of this machine)
@@ -47,7 +47,7 @@ require_podman() {
   ((EUID == 0)) || fail "debootstrap and buildah's isolation by chroot need root"
 }
 
-# podman asks for limits that only CAP_SYS_RESOURCE may raise, and halves its own limit of processes.
+# podman requests limits that only CAP_SYS_RESOURCE may raise, and halves its own process limit.
 write_podman_settings() {
   local files processes
   files=$(ulimit -Hn) processes=$(ulimit -Hu)
@@ -62,7 +62,7 @@ cgroup_manager = "cgroupfs"
 END
 }
 
-# A Debian (or Ubuntu) with its Python and pip, as an image that is made once.
+# Makes an image of Debian (or Ubuntu) with its Python and pip, unless it exists.
 bootstrap_base() {
   local suite=${SUITE:-} root=$scratch/base container
   # shellcheck source=/dev/null
@@ -87,7 +87,7 @@ fetch_wheels() {
   version='import sys; print("%d.%d" % sys.version_info[:2])'
   if [[ $("$PYTHON" -c "$version") != "$(run "$BASE_IMAGE" python3 -c "$version")" ]]; then
     fail "PYTHON=$PYTHON has another version than the Python of $BASE_IMAGE, so its pip cannot" \
-      "fetch the wheels: name the fitting one with PYTHON, or another release with SUITE"
+      "fetch the wheels: set PYTHON to one of that version, or SUITE to another release"
   fi
   rm -rf "$folder" && mkdir -p "$folder"
   "$PYTHON" docker/wanted.py "$2" >"$scratch/wanted.txt"
@@ -106,7 +106,7 @@ build() {
     return
   fi
   fetch_wheels "$WORK/wheels" "$extras"
-  # Docker's format keeps the HEALTHCHECK; crun and netavark are not asked at all.
+  # Docker's format keeps the HEALTHCHECK; neither crun nor netavark is needed.
   buildah bud --isolation chroot --network host --format docker --file "$dockerfile" \
     --volume "$(realpath "$WORK/wheels"):/wheels:ro" --build-arg PIP_FIND_LINKS=/wheels \
     --build-arg PIP_NO_INDEX=1 --tag "localhost/$NAME:$tag" "${options[@]}" .
@@ -197,7 +197,7 @@ images=("$@")
 for image in "${images[@]}"; do
   case $image in
     training | serving | spark) ;;
-    *) fail "no image '$image': expected training, serving or spark" ;;
+    *) fail "unknown image '$image': expected training, serving or spark" ;;
   esac
 done
 choose_engine

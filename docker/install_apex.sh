@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds NVIDIA's apex, whose fused MLP --optimized_mlp uses, when WITH_APEX=1 and it is not there.
+# Builds NVIDIA's apex, whose fused MLP --optimized_mlp uses, if WITH_APEX=1 and apex is missing.
 # PyPI's `apex` is another project, so the source comes from NVIDIA's repository.
 #   PYTHON     interpreter to install for (default: python3)
 #   WITH_APEX  1 builds it (default: 0)
@@ -10,11 +10,11 @@ cd "$(dirname "$0")/.."
 
 PYTHON=${PYTHON:-python3}
 if "$PYTHON" -c 'from apex.mlp.mlp import mlp_function' 2>/dev/null; then
-  echo "install_apex.sh: apex is there already"
+  echo "install_apex.sh: apex is already installed"
   exit 0
 fi
 if [[ ${WITH_APEX:-0} != 1 ]]; then
-  echo "install_apex.sh: left out (WITH_APEX=1 builds it); --optimized_mlp takes PyTorch's layers"
+  echo "install_apex.sh: skipped (WITH_APEX=1 builds it); --optimized_mlp uses PyTorch's layers"
   exit 0
 fi
 if ! command -v nvcc >/dev/null; then

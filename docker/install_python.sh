@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what pyproject.toml asks for, and leaves the torch that is there as it is.
+# Installs the dependencies in pyproject.toml, and keeps the installed torch.
 #   PYTHON  interpreter to install for (default: python3)
 #   EXTRAS  optional groups of pyproject.toml, comma-separated (default: none)
 set -euo pipefail
@@ -15,13 +15,13 @@ torch_version() {
 }
 
 if ! before=$(torch_version 2>/dev/null); then
-  echo "install_python.sh: $PYTHON has no torch; take a base image that has one (BASE_IMAGE)" >&2
+  echo "install_python.sh: $PYTHON has no torch; use a base image that has it (BASE_IMAGE)" >&2
   exit 1
 fi
 
 "$PYTHON" docker/wanted.py "${EXTRAS:-}" >"$work/wanted.txt"
 
-# What the base image built against each other stays: torch with its companions, and NumPy.
+# Keeps what the base image built against each other: torch with its companions, and NumPy.
 "$PYTHON" - >"$work/constraints.txt" <<'PYTHON_END'
 import importlib.metadata
 import re
@@ -31,7 +31,7 @@ found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions
 print(*sorted(f"{n}=={v}" for n, v in found.items() if n and kept.fullmatch(n)), sep="\n")
 PYTHON_END
 
-# Takes the place of the base image's own constraints, which pin build tools as well.
+# Replaces the base image's own constraints, which pin build tools as well.
 export PIP_CONSTRAINT=$work/constraints.txt
 "$PYTHON" -m pip install --requirement "$work/wanted.txt"
 docker/slim.sh python

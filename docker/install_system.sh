@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the system packages that a build needs, and the user who runs it when USER_ID says so.
-# Packages that are there already are left alone, so it also runs without root on a complete machine.
+# Installs the system packages that a build needs, and adds the user of the image if USER_ID is set.
+# It skips installed packages, so it also runs without root on a machine that has them all.
 #   install_system.sh [PACKAGE ...]  installs these instead
 set -euo pipefail
 
@@ -33,4 +33,4 @@ if [[ -n ${USER_ID:-} ]]; then
   # --log_path is relative by default, so the working directory must be writable.
   chown "$USER_ID" .
 fi
-echo "install_system.sh: ${PACKAGES[*]} are there"
+echo "install_system.sh: ${PACKAGES[*]} are installed"

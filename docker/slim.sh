@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Leaves out what no program needs, where SLIM=1; each step calls it, since a later layer of an image
-# cannot make an earlier one smaller.
-#   slim.sh system   before apt-get: packages come without documents, LTO and sanitizers
-#   slim.sh python   after pip: tests of the packages
-#   slim.sh sources  after the build: objects; byte code of what the programs import is written
+# Leaves out what no program needs, if SLIM=1. Each build step calls it, since a later layer of an
+# image cannot make an earlier one smaller.
+#   slim.sh system   before apt-get: excludes documents, LTO and sanitizers from packages
+#   slim.sh python   after pip: removes the tests of packages
+#   slim.sh sources  after the build: removes objects, writes byte code of what the programs import
 #   PYTHON  interpreter (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Raw logs to latencies in under a minute, on a GPU or without: does this installation work?
+# From raw logs to latencies in under a minute, with or without a GPU: does this installation work?
 #   PYTHON       interpreter (default: python3)
 #   BASE_DEVICE  cpu, cuda or auto (default: auto)
 set -euo pipefail

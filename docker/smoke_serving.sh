@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Deploys a tiny model, serves it and asks for one row: does the server of this image answer?
+# Deploys and serves a tiny model, and asks it for one row: does the server of this image answer?
 #   PYTHON  interpreter (default: python3)
 set -euo pipefail
 

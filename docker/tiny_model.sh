@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Trains a tiny DLRM for two steps and deploys it into a model repository, to try a server with.
+# Trains a tiny DLRM for two steps and deploys it to a model repository, for trying a server.
 #   tiny_model.sh REPOSITORY
 #   PYTHON  interpreter (default: python3)
 set -euo pipefail
 
 PYTHON=${PYTHON:-python3}
-repository=${1:?tiny_model.sh: name the folder of the model repository}
+repository=${1:?tiny_model.sh: give the folder of the model repository}
 programs=$(cd "$(dirname "$0")/../triton" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what an image installs beside torch: build tools, dependencies, optional groups.
+"""Prints what an image installs in addition to torch: build tools, dependencies, optional groups.
 
 python3 docker/wanted.py [EXTRAS], comma-separated groups of pyproject.toml
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Prints one requirement a line."""
+    """Prints one requirement per line."""
     extras = [extra for extra in "".join(sys.argv[1:]).split(",") if extra]
     pyproject = Path(__file__).resolve().parents[1] / "pyproject.toml"
     settings = tomllib.loads(pyproject.read_text())

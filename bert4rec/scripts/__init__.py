@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines of BERT4Rec; flags are read here and nowhere else."""
+"""Command lines of BERT4Rec; only these modules read flags."""

@@ -9,7 +9,7 @@ from bert4rec.scripts.flags import PRESETS
 from bert4rec.scripts.main import start
 
 DEFAULTS = "large-catalogue"
-"""Preset whose settings take the place of the defaults of `bert4rec.scripts.main`."""
+"""Preset whose settings replace the defaults of `bert4rec.scripts.main`."""
 
 if __name__ == "__main__":
     start(**PRESETS.read(DEFAULTS).values)

@@ -22,7 +22,7 @@ _ALIASES = {
     "use_amp": "amp",
     "use_torch_compile": "torch_compile",
 }
-"""Flag of the scaling repository -> ours that says the same."""
+"""Flag of the scaling repository -> our flag with the same meaning."""
 
 _THEIR_KEYS = {
     "model": {
@@ -43,7 +43,10 @@ _THEIR_KEYS = {
         "use_amp": "amp",
     },
 }
-"""Heading in the files of the scaling repository -> key -> setting; other keys are settings."""
+"""Heading in the files of the scaling repository -> key -> setting.
+
+Other keys are spelt like our settings.
+"""
 
 PRESETS = PresetFolder(
     Path(__file__).resolve().parents[1] / "configs", SECTIONS, "config", _THEIR_KEYS
@@ -51,7 +54,7 @@ PRESETS = PresetFolder(
 
 
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
-    """Defines every flag, and aliases of the scaling repository's.
+    """Defines every flag, and aliases for flags of the scaling repository.
 
     Args:
         flag_values: receives the definitions.
@@ -62,8 +65,8 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     flags.DEFINE_string(
         "config",
         None,
-        f"YAML file of settings, one of {names}, or {AUTO}, which chooses them by the dataset; "
-        "flags that are given override it",
+        f"YAML file of settings, one of {names}, or {AUTO}, which chooses settings for the "
+        "dataset; explicit flags override it",
         flag_values=flag_values,
         module_name="Config",
     )
@@ -73,7 +76,7 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     flags.DEFINE_string(
         "resume_checkpoint",
         None,
-        "Checkpoint, or folder of a run, to continue from: --resume with its folder as "
+        "Checkpoint, or folder of a run, to continue from: short for --resume with its folder as "
         "--export_root",
         flag_values=flag_values,
         module_name="Aliases",
@@ -81,8 +84,8 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     flags.DEFINE_bool(
         "distributed",
         None,
-        "Refuse to run unless torchrun started the process; without it a run joins torchrun's "
-        "processes too",
+        "Refuse to run unless torchrun started the process. Without this flag, a run joins "
+        "torchrun's processes too",
         flag_values=flag_values,
         module_name="Aliases",
     )
@@ -98,10 +101,10 @@ def describe(flag_values: flags.FlagValues) -> None:
 
 
 def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
-    """Builds the config from parsed flags and their YAML file; of auto the one without a budget.
+    """Builds the config from parsed flags and their YAML file; with auto, without its budget.
 
     Raises:
-        UserError: a value is refused, or the file has a key that is no setting.
+        UserError: a value is refused, or the file has a key that is not a setting.
     """
     return chosen_from_flags(flag_values)[1]
 
@@ -109,7 +112,7 @@ def config_from_flags(flag_values: flags.FlagValues) -> Bert4RecConfig:
 def chosen_from_flags(
     flag_values: flags.FlagValues,
 ) -> tuple[Choice | None, Bert4RecConfig, frozenset[str]]:
-    """Builds the config from parsed flags, and tells what `--config auto` chose.
+    """Builds the config from parsed flags, and returns what `--config auto` chose.
 
     Returns:
         (the choice, None without auto; the config; names of the settings that the user gave).
@@ -143,7 +146,7 @@ def chosen_from_flags(
 
 
 def _drop_default_preset(preset: "flags.Flag[Any]", values: Mapping[str, Any]) -> None:
-    """Takes back auto, a command's default, from a run that takes the settings of a checkpoint."""
+    """Drops auto, a command's default, from a run that takes its settings from a checkpoint."""
     trains = values["mode"] not in ("test", "recommend", "inference_benchmark")
     if not preset.present and (not trains or values["load_checkpoint_path"] is not None):
         preset.value = None
@@ -152,12 +155,12 @@ def _drop_default_preset(preset: "flags.Flag[Any]", values: Mapping[str, Any]) -
 def refuse_unused(
     flag_values: flags.FlagValues, config: Bert4RecConfig, searched: Collection[str] = ()
 ) -> None:
-    """Refuses flags that do nothing under a config; see `recsys.flags.refuse_unused`.
+    """Refuses flags that have no effect under a config; see `recsys.flags.refuse_unused`.
 
     Args:
         flag_values: parsed flags.
         config: settings of the run, from these flags.
-        searched: settings that trials try values of.
+        searched: settings whose values are chosen by trials.
     """
     later = set(searched)
     if config.run.load_checkpoint_path is not None:
@@ -166,7 +169,7 @@ def refuse_unused(
 
 
 def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:
-    """Returns the settings that `--config auto` chooses, as a list of one; none without it."""
+    """Returns the settings that `--config auto` chooses, as a list of one; [] without auto."""
     if flag_values["config"].value != AUTO:
         return []
     values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
@@ -174,7 +177,7 @@ def settings_of_auto(flag_values: flags.FlagValues) -> list[dict[str, Any]]:
 
 
 def _auto(values: dict[str, Any], explicit: set[str]) -> tuple[Choice, dict[str, Any]]:
-    """Returns what auto chooses, and all settings that follow."""
+    """Returns the choice of auto, and all settings that follow from it."""
     chosen = choice.choose_from(values, explicit)
     return chosen, PRESETS.read(choice.BASE).values | chosen.settings
 
@@ -193,8 +196,8 @@ def _check_launcher(distributed: bool) -> None:
         )
     if not distributed and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError(
-            f"--nodistributed contradicts torchrun's {os.environ['WORLD_SIZE']} processes: a run "
-            "joins them; start it by python"
+            f"--nodistributed contradicts torchrun's {os.environ['WORLD_SIZE']} processes, which a "
+            "run joins: start it with python"
         )
 
 
@@ -218,14 +221,14 @@ def _continue_from(path: Path, values: dict[str, Any], explicit: set[str]) -> No
     latest = CheckpointFolder(run).latest()
     if latest is None:
         raise UserError(
-            f"`resume_checkpoint` {path}: no run is saved there; name the `export_root` of one, or "
-            "its latest checkpoint",
+            f"`resume_checkpoint` {path}: no run is saved there; give the `export_root` of a run, "
+            "or its latest checkpoint",
             settings=("resume_checkpoint", "export_root"),
         )
     if is_checkpoint and path.resolve() != latest.resolve():
         raise UserError(
             f"`resume_checkpoint` {path}: a run continues from its latest checkpoint, {latest}; to "
-            f"begin another with these weights: `load_checkpoint_path` {path}",
+            f"begin another run with these weights, use `load_checkpoint_path` {path}",
             settings=("resume_checkpoint", "load_checkpoint_path"),
         )
     given = values["export_root"]

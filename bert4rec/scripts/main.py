@@ -37,7 +37,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
         recommend_named(_recommending(config), program.print_line)
         return
-    # With torch, which takes seconds: a typo is refused before.
+    # Imported late: torch takes seconds, and a typo is refused before.
     from bert4rec.auto.length import what_was_tried
     from bert4rec.recipe import Bert4RecRecipe, join_run
     from recsys.train.run import Run, execute
@@ -74,7 +74,7 @@ def _recommending(config: Bert4RecConfig) -> "Recommending":
 def _auto(
     chosen: Choice, config: Bert4RecConfig, given: frozenset[str], budget: int
 ) -> Bert4RecConfig:
-    """Tells what `--config auto` chose; returns the config, of a length that fits the budget."""
+    """Prints what `--config auto` chose; returns the config, with a length that fits the budget."""
     from bert4rec.auto.length import within  # with torch
 
     is_first = os.environ.get("RANK", "0") == "0"

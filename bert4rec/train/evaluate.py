@@ -38,8 +38,8 @@ def rank_split(
         negatives: name of a ranking -> [U, S] items.
         machine: device, precision and processes of the model.
         batch_size: B.
-        causal: predict the next item at the last one, without a mask item.
-        list_length: K of the lists; 0 makes none.
+        causal: predict from the last item, without a mask item.
+        list_length: K of the lists; 0 makes no lists.
 
     Raises:
         DivergenceError: the model computes NaN or infinity.
@@ -72,9 +72,9 @@ def pack_known(
         model: the network.
         sequences: histories of all users.
         split: split of the targets.
-        rows: [B] int64 numbers of targets of the split, from 0.
-        causal: predict the next item at the last one, without a mask item.
-        device: receives the tensors.
+        rows: [B] int64 indices of targets of the split.
+        causal: predict from the last item, without a mask item.
+        device: device of the result.
     """
     windows = known_windows(sequences, split, rows, max_history_length(model.max_len, causal))
     append = None if causal else mask_item(sequences.num_items)

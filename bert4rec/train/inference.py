@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inferences on users of the dataset, to be measured."""
+"""Prepares inferences for users of the dataset, for the benchmark."""
 
 import contextlib
 import functools
@@ -41,9 +41,9 @@ def inferences(
     Users are repeated if the dataset has too few.
 
     Args:
-        model: the network, which is set to evaluation.
+        model: the network, which is put into evaluation mode.
         sequences: histories of all users.
-        config: settings of the run; `use_torch_jit_trace` takes the network that is deployed.
+        config: settings of the run; `use_torch_jit_trace` takes the deployed network.
         machine: device and precision.
         batch_size: B.
     """

@@ -44,11 +44,11 @@ def model_settings(config: Bert4RecConfig, loaded: Bert4RecCheckpoint) -> dict[s
     """Returns model settings and objective of the checkpoint that the run loads.
 
     The objective decides whether the model predicts at a mask item. Settings that the user gave are
-    kept; another objective than the checkpoint's is warned of. Adapters and the correction of the
-    popularity are those of the checkpoint too, except in training, which has its own.
+    kept, with a warning if the objective differs from the checkpoint's. Adapters and the popularity
+    correction come from the checkpoint too, except in training, which has its own.
 
     Raises:
-        UserError: other adapters than the checkpoint's are asked for.
+        UserError: the user asked for other adapters than the checkpoint's.
     """
     checkpoint = loaded.checkpoint
     stored = checkpoint.settings(ModelConfig)
@@ -77,20 +77,20 @@ def open_loaded(config: Bert4RecConfig) -> Bert4RecCheckpoint | None:
     """Opens the checkpoint that gives the model's settings, if any.
 
     Raises:
-        CheckpointError: it is damaged, or of another model.
-        UserError: adapters are to be trained further, and there is no checkpoint.
+        CheckpointError: the checkpoint is damaged, or of another model.
+        UserError: adapters are to be trained further, but there is no checkpoint.
     """
     run = config.run
     if run.load_checkpoint_path is not None:
         return Bert4RecCheckpoint.open(Path(run.load_checkpoint_path))
-    # The run of adapters that is resumed took its model from another checkpoint's settings.
+    # A resumed run of adapters took its model's settings from another checkpoint.
     if run.mode != "train" or config.adapter.adapter == "none":
         return None
     folder = Path(run.export_root)
     if not read_pointers(folder):
         raise UserError(
             f"`resume`: {folder} has no checkpoint yet, and `adapter` {config.adapter.adapter} "
-            "begins with a trained model: name it by `load_checkpoint_path` in place of `resume`",
+            "starts from a trained model: give `load_checkpoint_path` instead of `resume`",
             settings=("resume", "adapter", "load_checkpoint_path"),
         )
     opened = Bert4RecCheckpoint.open(folder)

@@ -17,19 +17,19 @@ def total_steps(run: RunConfig, steps_per_epoch: int) -> int:
 
 
 def warmup_steps(config: Bert4RecConfig, steps_per_epoch: int) -> int:
-    """Returns the steps in which the rate rises from zero."""
+    """Returns the number of steps in which the learning rate rises from zero."""
     steps = config.optimizer.warmup_steps
     return round(steps * total_steps(config.run, steps_per_epoch) if steps < 1 else steps)
 
 
 def depends_on_length(config: Bert4RecConfig) -> bool:
-    """Returns True if rates depend on the length of the run."""
+    """Returns True if learning rates depend on the length of the run."""
     optimizer = config.optimizer
     return optimizer.lr_schedule != "step" or 0 < optimizer.warmup_steps < 1
 
 
 def build_schedule(config: Bert4RecConfig, steps_per_epoch: int) -> Schedule:
-    """Builds the schedule of the learning rate."""
+    """Builds the learning rate schedule."""
     optimizer, total = config.optimizer, total_steps(config.run, steps_per_epoch)
     warmup = warmup_steps(config, steps_per_epoch)
     if optimizer.lr_schedule == "cosine":

@@ -45,9 +45,9 @@ class Bert4RecTrainStep:
         optimizer: optimizer of the dense parameters.
         row_optimizer: optimizer of the item tables with row gradients; None without such tables.
         item_rows: the item tables with row gradients.
-        sharded: the network with item tables sharded by TorchRec; None without.
-        shards: the network with item tables dealt out by rows and updated after backward; None
-            without.
+        sharded: the network with item tables sharded by TorchRec; None if TorchRec shards none.
+        shards: the network with item tables sharded by rows and updated after backward; None if
+            there are no such tables.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Bert4RecTrainStep:
         if config.updates_after_backward:
             self._network = self.shards = RowShards(network, processes)
         elif config.updates_rows and objective.loss != "full":
-            # FBGEMM updates the other tables, but supports none of one column.
+            # FBGEMM updates the other tables, but supports no table with one column.
             self.item_rows = ItemRows(model, ("bias",) if is_dmp else ("embedding", "head", "bias"))
         tables = self.shards or self.item_rows
         if tables is not None:
@@ -232,8 +232,8 @@ class Bert4RecTrainStep:
         rows = self.row_optimizer.gradients()
         if world_size > 1 and self.item_rows is not None:
             rows = self._processes.gather_rows(rows, self.item_rows.dims, self._lr.device)
-        # Gradients are the same on all processes by now, so the flag is too, but for shards, which
-        # float16 cannot have.
+        # By now all processes have the same gradients, and so the same flag. Only the gradients of
+        # shards differ, which do not support float16.
         of_rows = [g.gradients for g in rows if g.gradients.numel()]
         overflow = self._precision.find_overflow([*dense, *of_rows])
         factor = None
@@ -256,7 +256,7 @@ class Bert4RecTrainStep:
 def item_rule(config: Bert4RecConfig, device: torch.device) -> RowOptimizer:
     """Returns the optimizer of the rows of the item tables.
 
-    It is Adam where there is one: FBGEMM has none on a CPU.
+    It is Adam where that is available: FBGEMM does not have Adam on a CPU.
     """
     by_fbgemm = config.run.parallelism == "dmp" and not config.updates_after_backward
     return "rowwise_adagrad" if by_fbgemm and device.type == "cpu" else "adam"
@@ -277,8 +277,8 @@ def build_step(
     objective, device = config.objective, model.head.bias.device
     if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
         raise UserError(
-            f"`num_negatives` {objective.num_negatives}: `loss` gbce is for a sample of the "
-            f"{sequences.num_items} items; ask for fewer, or use `loss` full",
+            f"`num_negatives` {objective.num_negatives}: `loss` gbce must sample fewer than the "
+            f"{sequences.num_items} items; lower `num_negatives`, or use `loss` full",
             settings=("num_negatives", "loss"),
         )
     correction, offset = objective.popularity_correction, None

@@ -5,7 +5,7 @@
 //   node triton/examples/ask.mjs 127.0.0.1:8000 bert4rec history 50,181,172
 //   node triton/examples/ask.mjs 127.0.0.1:8000 bert4rec ids B00001,B00007
 // A row as the dataset holds it, a line of the log (--raw), item numbers, or raw ids (--raw_ids).
-// A browser needs a server of yours between: Triton has no users, and sends no CORS headers.
+// A browser needs your own server in between: Triton has no users, and sends no CORS headers.
 
 // An input of one row; `data` lists the values of all rows, one row after the other.
 const tensor = (name, datatype, data) => ({ name, datatype, shape: [1, data.length], data });
@@ -30,7 +30,7 @@ async function infer(address, model, inputs) {
     signal: AbortSignal.timeout(10_000),
   });
   const reply = await response.json();
-  if (!response.ok) throw new Error(reply.error); // says row, feature, value and range
+  if (!response.ok) throw new Error(reply.error); // names row, feature, value and range
   return Object.fromEntries(reply.outputs.map(({ name, data }) => [name, data]));
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a model over HTTP, with `tritonclient[http]` and NumPy alone.
+"""Asks a model over HTTP, with only `tritonclient[http]` and NumPy.
 
     python triton/examples/ask.py 127.0.0.1:8000 dlrm features 0.5,1.25,... 3,17,...
     python triton/examples/ask.py 127.0.0.1:8000 dlrm line "$(head -1 day_23 | cut -f2-)"
@@ -41,7 +41,7 @@ def inputs_of(kind: str, values: list[str]) -> list[http.InferInput]:
         return [tensor("history", [int(item) for item in value.split(",")], "INT64")]
     if kind == "ids":
         return [tensor("history", [*value.split(",")], "BYTES")]
-    raise SystemExit(f"ask.py: {kind} is none of features, line, history, ids")
+    raise SystemExit(f"ask.py: {kind} is not one of features, line, history, ids")
 
 
 def main(arguments: list[str]) -> int:
@@ -50,13 +50,13 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     address, model, kind, *values = arguments
-    # A program keeps its client: a connection of its own for each request costs more than most
-    # requests; each thread has its own. The timeout is in seconds.
+    # A program should keep one client per thread: a new connection for each request costs more than
+    # most requests. The timeout is in seconds.
     with http.InferenceServerClient(address, network_timeout=10.0) as client:
         try:
-            # Outputs that are not named are all given.
+            # The reply has all outputs, since none is named here.
             result = client.infer(model, inputs_of(kind, values))
-        except InferenceServerException as error:  # says row, feature, value and range
+        except InferenceServerException as error:  # names row, feature, value and range
             print(f"ask.py: {error}", file=sys.stderr)
             return 1
     # Strings come as UTF-8 bytes.

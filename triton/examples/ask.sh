@@ -33,13 +33,13 @@ case $kind in
   history) inputs=$(tensor history INT64 "$(count "$values")" "$values") ;;
   ids) inputs=$(tensor history BYTES "$(count "$values")" "\"${values//,/\",\"}\"") ;;
   *)
-    echo "ask.sh: $kind is none of features, line, history, ids" >&2
+    echo "ask.sh: $kind is not one of features, line, history, ids" >&2
     exit 2
     ;;
 esac
 
 # --fail-with-body: a refused request is printed with its reason, and the exit status is not 0.
-# A Content-Type keeps curl from calling the JSON a form.
+# Without a Content-Type, curl would declare the JSON as a form.
 curl --silent --show-error --fail-with-body --max-time 10 \
   --header 'Content-Type: application/json' --data "{\"inputs\": [$inputs]}" \
   "http://$address/v2/models/$model/infer"
