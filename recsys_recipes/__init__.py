@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `recsys-recipes` over the programs of the other packages, and the same from Python.
+"""The command `recsys-recipes`, which runs the programs of the other packages, and its Python API.
 
     import recsys_recipes as rr
 
-`rr.clicks` and `rr.ratings` are imported when they are used: torch takes seconds.
+`rr.clicks` and `rr.ratings` are imported on first use, because torch takes seconds.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of `recsys-recipes`, and the program that each of them runs.
 
-Flags are those that the programs declare. Only the ten that open the help are chosen here.
+The programs declare the flags. Only the ten that the help shows first are chosen here.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ class Program:
 
     Attributes:
         usage: arguments of a usual call.
-        flags: settings whose flags open its help, with spaces between; none for a program that has
-            few.
-        arguments: put before those of the user, in the program's own names.
-        needs: settings without which it would measure nothing of use.
+        flags: settings whose flags its help shows first, separated by spaces; empty for a program
+            with few flags.
+        arguments: arguments put before the user's, with the program's own names.
+        needs: required settings, without which it would measure nothing useful.
         names: setting -> flag of the command, where the program's own flag has another name.
         defaults: setting -> default of the command, where the program's own differs.
     """
@@ -49,9 +49,9 @@ class Command:
     """A word after `recsys-recipes`.
 
     Attributes:
-        programs: second word -> program; the only key is empty where there is no second word.
-        default: second word if there is none.
-        finds_model: without a second word the checkpoint tells the model.
+        programs: second word -> program; the only key is empty if there is no second word.
+        default: second word if the user gives none.
+        finds_model: without a second word, the checkpoint decides the model.
     """
 
     summary: str
@@ -83,10 +83,10 @@ _OF_BERT4REC = _OF_FITTED | {
     "num_epochs": "epochs",
 }
 _OF_DLRM = {"save_checkpoint_path": "output", "load_checkpoint_path": "checkpoint"}
-"""One name for a setting of all models; programs keep the names of those that they follow."""
+"""Commands have one name for a setting; programs keep the names of the programs they follow."""
 
 _LOG = {"log_path": ""}
-"""Default of commands: a log in the folder of a training, and none of other runs."""
+"""Default of commands: a training logs to its output folder, and other runs write no log."""
 
 _RATINGS = (
     "input output format min_user_count min_item_count kcore min_rating split engine overwrite"
@@ -98,14 +98,14 @@ _RECOMMEND_FLAGS = (
     "num_threads test_batch_size ignore_fingerprint"
 )
 _FITTED = {name: (entry.summary, entry.flags) for name, entry in FITTED.items()} | {
-    "blend": ("A trained model and the best of these, added", "blend_of blend_with weights")
+    "blend": ("A trained model plus the best of these", "blend_of blend_with weights")
 }
-"""Models of ratings that one call fits: what they are, and their settings."""
+"""Models of ratings that are fitted at once: what they are, and their settings."""
 
 
 _OF_CLICKS = {
     "logistic": ("Clicks, by a logistic regression that is fitted at once", "dataset_subset"),
-    "blend_clicks": ("A trained DLRM and a logistic regression, added", "blend_of"),
+    "blend_clicks": ("A trained DLRM plus a logistic regression", "blend_of"),
 }
 """The same of clicks."""
 
@@ -144,17 +144,17 @@ _STUDY = "--study data/study.db --search lr=1e-4..1e-2"
 
 COMMANDS: Mapping[str, Command] = {
     "demo": Command(
-        "Generated data to a trained model, and how good it is",
+        "From generated data to a trained model, and how good it is",
         {
             "dlrm": Program(
                 "benchmark.demo",
-                "Click logs to a DLRM, its AUC and latency",
+                "From click logs to a DLRM, its AUC and latency",
                 "--folder demo --report",
                 "folder rows report",
             ),
             "bert4rec": Program(
                 "benchmark.demo_bert4rec",
-                "Ratings to a BERT4Rec that recommends",
+                "From ratings to a BERT4Rec that recommends",
                 "--folder demo/bert4rec --report",
                 "folder interactions report",
             ),
@@ -180,7 +180,7 @@ COMMANDS: Mapping[str, Command] = {
         },
     ),
     "prepare": Command(
-        "Raw logs or ratings to a dataset",
+        "Make a dataset from raw logs or ratings",
         {
             "criteo": Program(
                 "preproc.clicks",
@@ -243,7 +243,7 @@ COMMANDS: Mapping[str, Command] = {
             ),
             "auto": Program(
                 "recsys_recipes.train_auto",
-                "The network, a simple model or the two added, whatever is best",
+                "The network, a simple model or their sum, whichever is best",
                 "--dataset data/ml-1m --output data/ml-1m-run",
                 "dataset output budget base_device num_threads",
             ),
@@ -255,7 +255,7 @@ COMMANDS: Mapping[str, Command] = {
         },
     ),
     "tune": Command(
-        "Search settings of a training by its validation split",
+        "Search settings of a training on its validation split",
         {
             "dlrm": Program(
                 "recsys_recipes.tune",
@@ -361,7 +361,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "ask": _single(
         "recsys_recipes.serving.ask",
-        "Ask a server, by requests or in a page; compare it, measure it",
+        "Ask a server by requests or on a page; compare and measure it",
         "--url 127.0.0.1:8000 --model dlrm --mode page",
         "url model mode request dataset checkpoint version protocol batch_sizes concurrency",
     ),
@@ -372,7 +372,7 @@ COMMANDS: Mapping[str, Command] = {
         "repeats output records beside most_repeats first_seed",
     ),
     "doctor": _single(
-        "recsys_recipes.doctor", "Tell what works here, and what adds the rest", "[--json]"
+        "recsys_recipes.doctor", "Show what works here, and how to add the rest", "[--json]"
     ),
 }
-"""Command -> its programs, in the order of a first try."""
+"""Command -> its programs, in the order in which a new user needs them."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which parts work here, and what adds the missing ones.
+"""Shows which parts work here, and how to add the missing ones.
 
     recsys-recipes doctor [--json]
 
-Exit status: 0 what every command needs works, 1 some of it does not.
+Exit status: 0 if everything that all commands need works, 1 otherwise.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _FIND_SERVER = (
     "print(find_server(pathlib.Path(sys.argv[1])).command[0])"
 )
 State = Literal["ok", "slow", "missing", "broken"]
-"""A part that is slow is replaced by a slower one; only a broken one stops commands."""
+"""A slow part is replaced by a slower one; only a broken part stops commands."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Finding:
 
     Attributes:
         state: whether it can be used.
-        detail: version, or what is wrong, or what it is for.
-        add: the command that adds or mends it; empty where it works.
+        detail: its version, its problem, or its purpose.
+        add: command that installs or repairs it; empty if it works.
     """
 
     name: str
@@ -95,11 +95,11 @@ def base() -> Iterator[Finding]:
     if "cpu" in library.COMPILED_FOR:
         yield _instruction_set(torch.ops.cuda_ext.cpu_instruction_set)
     else:
-        detail = f"plain PyTorch runs, slower: {library.why_not_compiled('cpu')}"
+        detail = f"plain PyTorch runs instead, slower: {library.why_not_compiled('cpu')}"
         yield Finding("CPU kernels", "slow", detail, command_for("kernels"))
     if not torch.cuda.is_available():
-        why = "no CUDA device" if torch.version.cuda else "this torch is built for CPUs alone"
-        yield Finding("GPU", "missing", f"{why}; CPUs do all")
+        why = "no CUDA device" if torch.version.cuda else "this torch is built only for CPUs"
+        yield Finding("GPU", "missing", f"{why}; everything runs on CPUs")
     elif "cuda" in library.COMPILED_FOR:
         yield Finding("GPU", "ok", f"{torch.cuda.get_device_name()}, compiled kernels")
     else:
@@ -108,9 +108,11 @@ def base() -> Iterator[Finding]:
 
 
 def _instruction_set(chosen: Callable[[], str]) -> Finding:
-    """Reports the instruction set of the kernels, and who has chosen it."""
+    """Reports the instruction set of the kernels, and why it was chosen."""
     wanted = os.environ.get("RECSYS_CPU_KERNELS")
-    reason = "asked for by RECSYS_CPU_KERNELS" if wanted else "the best that this processor has"
+    reason = (
+        "asked for by RECSYS_CPU_KERNELS" if wanted else "the best that this processor supports"
+    )
     try:
         return Finding("CPU kernels", "ok", f"compiled, {chosen()}: {reason}")
     except RuntimeError as error:
@@ -124,7 +126,7 @@ def preprocessing() -> Iterator[Finding]:
         detail = f"version {binding.kernel_version()}, compiled; the default engine"
         yield Finding("native", "ok", detail)
     else:
-        detail = "its library is not built or does not load; the engine reference takes over"
+        detail = "its library is not built or does not load; the engine reference is used instead"
         yield Finding("native", "slow", detail, command_for("kernels"))
     spark = _package("pyspark", "--engine spark", "spark")
     yield _with_java(spark) if spark.state == "ok" else spark
@@ -136,7 +138,7 @@ def preprocessing() -> Iterator[Finding]:
 
 
 def _with_java(spark: Finding) -> Finding:
-    """Adds the check for Java, which no Python package installs."""
+    """Also checks for Java, which no Python package installs."""
     from preproc.spark.session import find_java
 
     try:
@@ -148,7 +150,7 @@ def _with_java(spark: Finding) -> Finding:
 
 
 def _server() -> str:
-    """Returns the binary that `serve` starts, of another environment too."""
+    """Returns the binary that `serve` starts, even from another environment."""
     with tempfile.TemporaryDirectory() as folder:
         if (python := python_with_server()) is None:
             return find_server(Path(folder)).command[0]
@@ -173,7 +175,7 @@ def serving() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """Reports what single flags of trainings need."""
+    """Reports what individual training flags need."""
     yield _package("torchrec", "train bert4rec --parallelism dmp", "torchrec")
     yield _package("merlin-dataloader", "train dlrm --loader merlin", "merlin")
     yield _package("matplotlib", "train --report", "report")
@@ -183,15 +185,15 @@ def training() -> Iterator[Finding]:
 def peers() -> Iterator[Finding]:
     """Reports what the benchmarks need."""
     for peer in ("duckdb", "polars", "scikit-learn", "lightgbm"):
-        yield _package(peer, "benchmarks beside it", "benchmark")
+        yield _package(peer, "benchmarks against it", "benchmark")
 
 
 GROUPS = (base, preprocessing, serving, training, peers)
-"""Checks by the headings under which their findings are listed."""
+"""Checks, whose names are the headings of their findings."""
 
 
 def table(findings: Mapping[str, Sequence[Finding]]) -> str:
-    """Returns the findings as a table, the commands below what they add."""
+    """Returns the findings as a table, each with the command that adds it below."""
     width = max(len(each.name) for group in findings.values() for each in group)
     blocks = []
     for group, members in findings.items():
@@ -204,7 +206,7 @@ def table(findings: Mapping[str, Sequence[Finding]]) -> str:
 
 
 def run(flag_values: flags.FlagValues) -> int:
-    """Prints what is there; returns 1 if something needed is broken."""
+    """Prints the findings; returns 1 if a part that commands need is broken."""
     values, _ = values_from_flags(flag_values, SECTIONS)
     options = section_from_dict(DoctorOptions, values)
     findings = {check.__name__: [*check()] for check in GROUPS}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits, tests and queries models that one call fits.
+"""Fits, tests and queries models that are fitted at once, without training steps.
 
     python -m recsys_recipes.fitted item_knn --dataset_path data/ml-1m --export_root data/knn
     python -m recsys_recipes.fitted logistic --dataset data/clicks --save_checkpoint_path data/run
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 OF_CLICKS: "Mapping[str, ClicksKind]" = {kind.name: kind for kind in (LOGISTIC, BLEND_CLICKS)}
-"""Such models of clicks."""
+"""Models of clicks that are fitted at once."""
 NAMES = (*KINDS, *OF_CLICKS)
-"""Such models of ratings and of clicks."""
+"""Names of all models that are fitted at once."""
 
 
 def config_of(name: str) -> type[FittedConfig] | type[ClicksConfig]:
@@ -54,7 +54,7 @@ def config_from_flags(flag_values: flags.FlagValues, name: str) -> Any:
     """Builds the config from parsed flags.
 
     Raises:
-        UserError: a value is refused, or does nothing.
+        UserError: a value is refused, or has no effect.
     """
     config = config_of(name)
     values, explicit = settings_flags.values_from_flags(flag_values, config.sections)
@@ -69,7 +69,7 @@ def run(flag_values: flags.FlagValues, name: str) -> None:
     if name not in OF_CLICKS:
         execute(kind_of(name), config)
         return
-    # With torch, which takes seconds: a typo is refused before.
+    # Imported late: torch takes seconds, and a typo is refused before.
     from recsys_recipes.logistic.recipe import ClicksRecipe
 
     recipe = ClicksRecipe.open(OF_CLICKS[name], config, program.print_with_flags)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models have a flag; no torch."""
+"""Finds the models that have a flag, without torch."""
 
 from recsys.program import new_flags
 from recsys_recipes.commands import COMMANDS, Program
@@ -11,7 +11,7 @@ def models_with(flag: str, program: Program) -> list[str]:
 
     Args:
         flag: without its dashes, as the user typed it.
-        program: which lacks it.
+        program: program that lacks the flag.
     """
     programs = next(c.programs for c in COMMANDS.values() if program in c.programs.values())
     return [name for name in programs if name in MODELS and flag in _flags(name, programs[name])]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models that programs train, search, deploy and ask: one entry each.
 
-What an entry names is imported when it is used, since torch takes seconds.
+Classes and functions of an entry are imported when they are used, since torch takes seconds.
 """
 
 import dataclasses
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ExportOptions:
-    """What a deployment takes and gives.
+    """What to deploy, and what its requests and answers hold.
 
     Attributes:
         checkpoint: the checkpoint, or the folder of a run.
-        dataset: folder of the training dataset of clicks.
-        dataset_type: its type.
+        dataset: folder of the training dataset of clicks; None if it is not needed.
+        dataset_type: type of this dataset.
         raw: take raw rows of clicks too.
-        ratings: what a model of ratings takes and gives.
+        ratings: what requests and answers of a model of ratings hold.
     """
 
     checkpoint: Path
@@ -50,24 +50,24 @@ class ExportOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """A model. Classes and functions are named, `module:name`: torch takes seconds to import.
+    """A model. Classes and functions are given as `module:name`, since torch takes seconds.
 
     Attributes:
-        name: word after `train`; in checkpoints, deployments and servers.
-        title: in sentences.
-        data: what it is trained on.
+        name: name after `train`, and in checkpoints, deployments and servers.
+        title: name in sentences.
+        data: kind of data that it is trained on.
         most_rows: default of the largest batch of a deployment; larger ones raise the latency, not
             the throughput.
         export_class: opens a checkpoint to deploy it.
-        raw_export_class: of clicks, the same for a deployment that takes raw rows.
-        open_stored: function that opens a checkpoint to score with: a `StoredClicks` or, of
-            ratings, a `StoredModel`.
+        raw_export_class: the same for a model of clicks that is deployed to take raw rows.
+        open_stored: function that opens a checkpoint for scoring; it returns a `StoredClicks`, or
+            a `StoredModel` for ratings.
         served_class: serves a deployment.
-        entry: entry of a model of ratings that one call fits.
-        package: package with `scripts.main`, `scripts.flags` and `recipe`, of a model that is
-            trained by steps.
+        entry: registry entry of a model of ratings that is fitted at once; None for others.
+        package: package with `scripts.main`, `scripts.flags` and `recipe` of a model that is
+            trained by steps; None for others.
         recipe: class of its recipe.
-        blend: name of the model that adds simple ones to it.
+        blend: name of the model that adds simple models to it.
     """
 
     name: str
@@ -87,8 +87,8 @@ class ModelSpec:
         """Opens a checkpoint to deploy.
 
         Raises:
-            CheckpointError: it is missing, damaged or of another model.
-            UserError: the model cannot be deployed so.
+            CheckpointError: the checkpoint is missing, damaged or of another model.
+            UserError: the model cannot be deployed with these options.
         """
         if self.data == "ratings":
             return self.export_ratings(options.checkpoint, options.ratings)
@@ -222,13 +222,13 @@ def names_of(data: Data) -> list[str]:
 
 
 def model_of(checkpoint: Path) -> ModelSpec:
-    """Returns the model that a checkpoint is of.
+    """Returns the model of a checkpoint.
 
     Args:
         checkpoint: a checkpoint, the folder of a run, or a folder in NVIDIA's layout.
 
     Raises:
-        CheckpointError: there is none, it is incomplete, or its model is none of these.
+        CheckpointError: there is no checkpoint, it is incomplete, or its model is unknown.
     """
     from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
     from recsys.train.checkpoint import MANIFEST_FILE, MODEL, CheckpointError, read_checkpoint
@@ -239,7 +239,7 @@ def model_of(checkpoint: Path) -> ModelSpec:
     name = str(opened.state.get(MODEL, ""))
     if name not in MODELS:
         file = opened.path / MANIFEST_FILE
-        of = f"is of the model {name!r}" if name else "does not say of which model it is"
+        of = f"is of the model {name!r}" if name else "does not name its model"
         raise CheckpointError(f"{file}: {of}; the models are {joined(MODELS)}", path=file)
     return MODELS[name]
 
@@ -268,7 +268,7 @@ def _served(kind: str, data: Data) -> Any:
     from recsys.serve.manifest import DeploymentError
 
     if kind not in MODELS or MODELS[kind].data != data:
-        raise DeploymentError(f"{kind} is no model of {data}")
+        raise DeploymentError(f"{kind} is not a model of {data}")
     return resolve_name(MODELS[kind].served_class)
 
 
@@ -276,8 +276,8 @@ def stored_clicks(checkpoint: Path) -> "StoredClicks":
     """Opens a checkpoint of a model of clicks.
 
     Raises:
-        CheckpointError: it is missing or damaged.
-        UserError: it is of a model of other data.
+        CheckpointError: the checkpoint is missing or damaged.
+        UserError: the checkpoint is of a model of other data.
     """
     opened: StoredClicks = _open_stored(checkpoint, "clicks")
     return opened
@@ -287,8 +287,8 @@ def stored_ratings(checkpoint: Path) -> "StoredModel":
     """Opens a checkpoint of a model of ratings.
 
     Raises:
-        CheckpointError: it is missing or damaged.
-        UserError: it is of a model of other data.
+        CheckpointError: the checkpoint is missing or damaged.
+        UserError: the checkpoint is of a model of other data.
     """
     opened: StoredModel = _open_stored(checkpoint, "ratings")
     return opened
@@ -298,7 +298,7 @@ def _open_stored(checkpoint: Path, data: Data) -> Any:
     model = model_of(checkpoint)
     if model.data != data:
         raise UserError(
-            f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; one of "
+            f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; a model of "
             f"{data} is needed here ({', '.join(names_of(data))})",
             setting="checkpoint",
         )

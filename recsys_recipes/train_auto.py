@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains what is best for a dataset: a network, a simple model, or their sum.
+"""Trains the best model for a dataset: a network, a simple model, or their sum.
 
     python -m recsys_recipes.train_auto --dataset data/ml-1m --output data/ml-1m-run
 
@@ -37,7 +37,7 @@ class TrainAutoSettings:
     num_threads: int | None = setting(None, "CPU threads; by default one per core")
 
     def __post_init__(self) -> None:
-        """Refuses threads that are none."""
+        """Refuses an invalid number of threads."""
         require_threads(self, "num_threads")
 
 
@@ -45,11 +45,11 @@ SECTIONS: Sections = {TrainAutoSettings: "train_auto", AutoConfig: "auto"}
 
 
 def train(settings: TrainAutoSettings, budget: str) -> int:
-    """Trains, chooses and tests, by two commands that are printed.
+    """Trains, chooses and tests with two commands, which it prints.
 
     Args:
-        settings: of this program.
-        budget: about the longest that the network may take, with its unit.
+        settings: settings of this program.
+        budget: approximate time limit of the network's training, with its unit.
 
     Returns:
         The exit status of the command that failed; 0 if none did.
@@ -86,13 +86,13 @@ def _check_unused(output: Path, network: Path, model: ModelSpec) -> None:
     if CheckpointFolder(output).latest() is not None:
         raise UserError(
             f"`output` {output}: holds a finished run; `recsys-recipes test --checkpoint {output}` "
-            "tests it. To train another, name another folder",
+            "tests it. To train another, give another folder",
             setting="output",
         )
     if CheckpointFolder(network).latest() is not None and model_of(network) is not model:
         raise UserError(
             f"`output` {output}: holds a run of other data, {model_of(network).title} in "
-            f"{network}; name another folder",
+            f"{network}; give another folder",
             setting="output",
         )
 

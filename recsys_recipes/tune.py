@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches settings of a model by its validation split.
+"""Searches settings of a model on its validation split.
 
     python -m recsys_recipes.tune bert4rec --study data/study.db --search lr=1e-4..1e-2 ...
 
-A trial is a training with values of the searched settings; all other flags are those of the
+A trial trains with one choice of values for the searched settings; all other flags are those of the
 training. Optuna's TPE (Bergstra et al. 2011) chooses values by the best validation of the trials
 so far. A trial whose validations lag behind the median of the others is given up. One seed may be
-lucky: the best few trials are trained with further seeds, and the mean decides between them.
-Nothing reads the test split. With the preset `auto` its candidates are the first trials. The same
-command goes on with a study, and a trial that was interrupted begins anew. Optuna's own tools read
-the file.
+lucky, so the best few trials are trained with further seeds, and the mean decides between them.
+Nothing reads the test split. With the preset `auto`, its candidates are the first trials. The same
+command continues a study and restarts an interrupted trial. Optuna's own tools can read the file.
 """
 
 import contextlib
@@ -83,7 +82,7 @@ def suggestion(values: str) -> Suggest:
     """Returns the function that draws from a range or a list.
 
     Raises:
-        UserError: the ends of a range are no numbers, or its low end is not below the high one.
+        UserError: the ends of a range are not numbers, or its low end is not below the high one.
     """
     low, dots, high = values.partition("..")
     if not dots:
@@ -108,9 +107,9 @@ def suggestion(values: str) -> Suggest:
 class TuneSettings:
     """Settings of this program."""
 
-    study: Path = setting(REQUIRED, "File of the study, and beginning of the names of its logs")
+    study: Path = setting(REQUIRED, "File of the study; names of its logs begin with it")
     search: Searched = setting((), "NAME=LOW..HIGH or NAME=VALUE,VALUE,...", parse=parse_search)
-    trials: int = setting(20, "Trials of the study, earlier ones included")
+    trials: int = setting(20, "Trials of the study, including earlier ones")
     finalists: int = setting(
         3,
         f"Best trials that are trained with {_SEEDS} further seeds each; the mean validation "
@@ -118,7 +117,7 @@ class TuneSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuses a search for nothing."""
+        """Refuses a search without settings."""
         require_positive(self, "trials")
         require_not_negative(self, "finalists")
         if not self.search:
@@ -134,7 +133,7 @@ class Search:
     Args:
         model: a model that is trained by steps.
         arguments: the command line, without the model.
-        settings: of this program.
+        settings: settings of this program.
     """
 
     def __init__(self, model: ModelSpec, arguments: Sequence[str], settings: TuneSettings) -> None:
@@ -144,10 +143,10 @@ class Search:
         self._settings = settings
 
     def check(self) -> dict[str, Any]:
-        """Returns the settings of all trials; refuses those that none can have.
+        """Returns the settings of all trials; refuses those that no trial can have.
 
         Raises:
-            UserError: names the flag.
+            UserError: a setting is refused; the message names its flag.
         """
         flag_values = self._flag_values([])
         config = self._flags.config_from_flags(flag_values)
@@ -155,17 +154,17 @@ class Search:
             raise UserError(f"`mode` {config.run.mode}: trials train; leave it out", setting="mode")
         if config.checkpoint_folder is not None:
             raise UserError(
-                f"`{config.folder_setting}`: trials save nothing; train with the best settings "
-                "then",
+                f"`{config.folder_setting}`: trials save nothing; leave it out, and train with the "
+                "best settings afterwards",
                 setting=config.folder_setting,
             )
         if getattr(config.data, "eval_split", "validation") != "validation":
             raise UserError(
-                "`eval_split` test would choose by the test split: take validation",
+                "`eval_split` test would choose settings on the test split: use validation",
                 setting="eval_split",
             )
         if "WORLD_SIZE" in os.environ:
-            raise UserError("trials are of one process: start this by python, not by torchrun")
+            raise UserError("a trial runs in one process: start this with python, not torchrun")
         searched = {name for name, _ in self._settings.search}
         self._flags.refuse_unused(flag_values, config, searched)
         config.require_inputs()
@@ -189,7 +188,7 @@ class Search:
         result = self._train(f"trial-{trial.number}", _as_flags(values), goes_on)
         state, told = result.state, _text(values)
         if result.reason.startswith("SIG"):
-            print_line(f"trial {trial.number}: interrupted; the same command begins it anew")
+            print_line(f"trial {trial.number}: interrupted; the same command restarts it")
             trial.study.enqueue_trial(trial.params)
             raise KeyboardInterrupt
         best = f"{result.metric.name} {result.metric.text(state.best_metric)}"
@@ -203,8 +202,8 @@ class Search:
         """Trains the settings of a trial with another seed; returns the best validation.
 
         Args:
-            trial: complete.
-            number: of the seed, from 1.
+            trial: a complete trial.
+            number: number of the seed, from 1.
         """
         seed = (self._config([]).run.seed + number) % _SEED_VALUES
         name = f"trial-{trial.number}-seed-{seed}"
@@ -214,7 +213,7 @@ class Search:
         return result.state.best_metric
 
     def first_guesses(self) -> list[dict[str, Any]]:
-        """Returns values of the searched settings that `auto` would choose, where it is taken."""
+        """Returns values that `auto` would choose for the searched settings; [] without auto."""
         return [
             {
                 name: guess
@@ -277,8 +276,8 @@ def tune(search: Search, settings: TuneSettings) -> None:
     """Runs the trials that a study lacks, and prints all of them.
 
     Raises:
-        UserError: a setting is refused, or the study is of other settings.
-        DivergenceError: no trial came to its end.
+        UserError: a setting is refused, or the study was begun with other settings.
+        DivergenceError: no trial was completed.
     """
     try:
         import optuna
@@ -293,13 +292,13 @@ def tune(search: Search, settings: TuneSettings) -> None:
         held = HeldPath(settings.study, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR | os.O_CREAT)
     except BlockingIOError as error:
         raise UserError(
-            f"`study` {settings.study}: another process works on it", setting="study"
+            f"`study` {settings.study}: another process is using it", setting="study"
         ) from error
     states = optuna.trial.TrialState
     with contextlib.ExitStack() as stack:
         stack.callback(held.release)
         study = _open_study(stack.enter_context(opened_storage(settings.study)), values)
-        for trial in study.get_trials(states=[states.RUNNING]):  # of a process that is gone
+        for trial in study.get_trials(states=[states.RUNNING]):  # of a process that has ended
             study.tell(trial.number, state=states.FAIL)
             study.enqueue_trial(trial.params)
         if not study.trials:
@@ -312,13 +311,13 @@ def tune(search: Search, settings: TuneSettings) -> None:
             study.optimize(search, n_trials=left, catch=DivergenceError)
         complete = study.get_trials(states=[states.COMPLETE])
         if not complete:
-            raise DivergenceError("every trial diverged: search lower rates")
+            raise DivergenceError("every trial diverged: search lower learning rates")
         best = _decided(study, search, complete, settings.finalists)
         print_line(f"Best of {len(complete)}: {' '.join(_as_flags(best.params))}")
 
 
 def _decided(study: Any, search: Search, complete: list[Any], finalists: int) -> Any:
-    """Returns the best trial, of the finalists by the mean over seeds, which the study keeps."""
+    """Returns the best trial; finalists are compared by means over seeds, which the study keeps."""
     ranked = sorted(complete, key=lambda trial: -trial.value)
     if finalists == 0 or len(ranked) == 1:
         return ranked[0]
@@ -342,13 +341,13 @@ def opened_storage(file: Path) -> Iterator[Any]:
     """Opens the file of a study; closes its connections at the end.
 
     Raises:
-        UserError: it is another file.
+        UserError: the file is not a study.
     """
     import optuna
 
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) not in (b"", _SQLITE):
-            raise UserError(f"`study` {file}: is another file; take a new one", setting="study")
+            raise UserError(f"`study` {file}: is not a study; use a new file", setting="study")
     storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
     try:
         yield storage
@@ -370,7 +369,7 @@ def _open_study(storage: Any, values: dict[str, Any]) -> Any:
         if (before := earlier.get(name)) != (now := values.get(name)):
             was, now = (" ".join(v) if isinstance(v, list) else v for v in (before, now))
             raise UserError(
-                f"`study` {file}: was begun with `{name}` {was}, now it is {now}; take a new file",
+                f"`study` {file}: was begun with `{name}` {was}, now it is {now}; use a new file",
                 settings=("study", name),
             )
     study.set_user_attr("settings", values)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two models, added: `blend`, a trained and a counted one of ratings; in `clicks` two of clicks."""
+"""Sums of models: a trained model of ratings plus counted ones; in `clicks`, two of clicks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a blend is chosen: its settings, and what the program of fitted models needs of it."""
+"""Settings of a blend, and what the program of fitted models needs to run it."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_ADDED = 2
-"""Most models that are added to the first one."""
+"""Maximum number of models that are added to the first one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,20 +28,21 @@ class BlendSettings:
 
     blend_of: str = setting(
         "",
-        "Checkpoint, or folder of a run, of the first model, which is trained on the same dataset",
+        "Checkpoint, or folder of a run, of the first model, which must be trained on the same "
+        "dataset",
         used_with=OF_TRAINING,
     )
     blend_with: tuple[str, ...] = setting(
         (),
-        f"Models to add, one or two of {' | '.join(COUNTED_BASELINES)}; by default the validation "
-        "targets choose",
+        f"Models to add, one or two of {' | '.join(COUNTED_BASELINES)}; by default chosen on the "
+        "validation targets",
         used_with=OF_TRAINING,
     )
     weights: tuple[float, ...] = setting(
         (),
-        "Weights of these models; that of the first is what they leave of 1. By default the "
-        "validation targets choose tenths: the most even ones that are within a standard error of "
-        "the best NDCG@10",
+        "Weights of these models; the first model gets what they leave of 1. By default they are "
+        "chosen in tenths on the validation targets: the most even ones within a standard error "
+        "of the best NDCG@10",
         used_with=OF_TRAINING,
     )
 
@@ -66,7 +67,7 @@ class BlendSettings:
             )
         if not (min(self.weights) >= 0 and sum(self.weights) <= 1 + 1e-9):
             raise UserError(
-                f"`weights` must not be negative and add up to at most 1, got {given}",
+                f"`weights` must not be negative, and must add up to at most 1, got {given}",
                 setting="weights",
             )
 
@@ -81,7 +82,7 @@ class BlendKind:
         """Returns the first model.
 
         Raises:
-            UserError: it is not named, damaged, or of clicks.
+            UserError: the checkpoint is not given, is damaged, or is of a model of clicks.
         """
         from recsys_recipes.blending.stored import open_first
 
@@ -93,7 +94,7 @@ class BlendKind:
         return open_first(Path(settings.blend_of))
 
     def fit(self, sequences: Sequences, settings: BlendSettings) -> "TrainedBlend":
-        """Fits the models to add, and chooses some and their weights."""
+        """Fits the candidate models, and chooses which to add and their weights."""
         from recsys_recipes.blending.stored import choose
 
         return choose(sequences, settings)
@@ -107,7 +108,7 @@ class BlendKind:
 
 BLEND = BlendKind()
 KINDS = (*FITTED, BLEND.name)
-"""Models without a training by steps."""
+"""Models that are fitted at once, without training steps."""
 
 
 def kind_of(name: str) -> "Kind":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment of blends: exported, and opened by a server."""
+"""Exports blends for deployment, and opens deployed ones in a server."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class BlendExport(PlainRatingsExport):
         options: what requests and answers hold.
 
     Raises:
-        CheckpointError: it is missing, damaged, or of another model or dataset.
+        CheckpointError: the checkpoint is missing, damaged, or of another model or dataset.
         UserError: see `RatingsExport`.
     """
 
@@ -73,7 +73,7 @@ class BlendExport(PlainRatingsExport):
 
     @property
     def history_length(self) -> int:
-        """Items of a history that any of the models reads at most."""
+        """Maximum number of items of a history that any of the models reads."""
         return max(member.history_length for member in self._members.values())
 
     def network_values(self) -> dict[str, Any]:

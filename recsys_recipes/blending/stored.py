@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of blends: that of each model is a folder within."""
+"""Checkpoints of blends, with a folder for the checkpoint of each model."""
 
 import dataclasses
 import logging
@@ -35,13 +35,13 @@ def open_first(path: Path) -> StoredModel:
     """Opens the first model of a blend.
 
     Raises:
-        CheckpointError: it is missing or damaged.
-        UserError: it is of a model of clicks.
+        CheckpointError: the checkpoint is missing or damaged.
+        UserError: the checkpoint is of a model of clicks.
     """
     model = model_of(path)
     if model.data != "ratings":
         raise UserError(
-            f"`blend_of` {path}: is of {model.title}, a model of clicks, and this blend is of "
+            f"`blend_of` {path}: is of {model.title}, a model of clicks, but this blend is for "
             "ratings; `recsys-recipes train blend_clicks` adds to a DLRM",
             setting="blend_of",
         )
@@ -50,15 +50,15 @@ def open_first(path: Path) -> StoredModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainedBlend:
-    """A blend whose models are known; see `RatingsModel`.
+    """A blend whose models and weights are chosen; see `RatingsModel`.
 
     Attributes:
-        settings: what was chosen is filled in.
+        settings: settings, with the chosen models and weights filled in.
         blend: the sum.
         first: checkpoint of the first model.
-        added: the others.
-        validated: NDCG@10 of the validation targets of the first model, and of the blend; None
-            where the weights were given.
+        added: the other models.
+        validated: NDCG@10 on the validation targets, of the first model and of the blend; None if
+            the weights were given.
     """
 
     settings: BlendSettings
@@ -82,7 +82,7 @@ class TrainedBlend:
         return self.blend.scorer(histories)
 
     def __str__(self) -> str:
-        """Returns the weights, the models and what they gain."""
+        """Returns the weights, the models and their gain in words."""
         names = [self.first.checkpoint.state[MODEL], *(f"{m.name} ({m})" for m in self.added)]
         parts = [f"{w:g} of {n}" for w, n in zip(self.blend.weights, names, strict=True)]
         if self.validated is None:
@@ -91,7 +91,7 @@ class TrainedBlend:
         return f"{' + '.join(parts)}; validation ndcg@10 {blended:.6f}, of the first {alone:.6f}"
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns none: the folders of the models hold them."""
+        """Returns an empty dict: the tensors are in the folders of the models."""
         return {}
 
     def add_files(self, folder: Path) -> None:
@@ -104,7 +104,7 @@ class TrainedBlend:
 
 
 def _copy(stored: StoredModel, folder: Path) -> None:
-    """Copies what a model is used by; a blend has the folders of its models."""
+    """Copies what is needed to use a model; for a blend, also the folders of its models."""
     checkpoint = stored.checkpoint
     own = {GROUP: checkpoint.tensors(GROUP)} if GROUP in checkpoint.groups() else {}
     write_checkpoint(folder, own, checkpoint.state, checkpoint.config)
@@ -114,10 +114,11 @@ def _copy(stored: StoredModel, folder: Path) -> None:
 
 
 def choose(sequences: Sequences, settings: BlendSettings) -> TrainedBlend:
-    """Fits the models to add, or all that may be, and chooses by the validation targets.
+    """Fits the models to add, or all candidates, and chooses on the validation targets.
 
     Raises:
-        UserError: one that was named needs more memory than there is, or nobody validates.
+        UserError: a model that the user named needs more memory than is available, or there are no
+            validation targets.
     """
     stored = open_first(Path(settings.blend_of))
     others: dict[str, FittedModel[Any]] = {}
@@ -147,7 +148,7 @@ def choose(sequences: Sequences, settings: BlendSettings) -> TrainedBlend:
 
 
 def shares_of(weights: Sequence[float]) -> list[float]:
-    """Returns the weights of all models: the first has what the others leave."""
+    """Returns the weights of all models: the first gets what the others leave of 1."""
     return [max(1 - sum(weights), 0.0), *weights]
 
 
@@ -156,8 +157,8 @@ class StoredBlend:
     """A checkpoint of a blend; see `StoredModel`.
 
     Attributes:
-        checkpoint: the checkpoint of any model.
-        settings: of the blend.
+        checkpoint: the underlying checkpoint.
+        settings: settings of the blend.
         members: checkpoints of the models.
     """
 
@@ -170,7 +171,8 @@ class StoredBlend:
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
-            CheckpointError: it, or that of a model, is missing, damaged or of another model.
+            CheckpointError: the checkpoint, or that of one of its models, is missing, damaged or
+                of another model.
         """
         checkpoint = read_checkpoint(path)
         checkpoint.require_model(BLEND.name, BLEND.title)
@@ -185,7 +187,7 @@ class StoredBlend:
 
     @property
     def step(self) -> int | None:
-        """Steps that the first model was trained for, if it was."""
+        """Number of steps that the first model was trained for; None if it has no steps."""
         return self.members[0].step
 
     @property

@@ -20,7 +20,7 @@ OF_STEPS = frozenset(
         *("synthetic_dataset_dir", "synthetic_distribution"),
     }
 )
-"""Settings of `DataConfig` that only a training by steps has."""
+"""Settings of `DataConfig` that apply only to training by steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class LogisticSettings:
 
     hash_indices: bool = setting(
         False,
-        "Take ids modulo the rows of their table, of a dataset with larger ones, or with "
+        "Take ids modulo the rows of their table, for a dataset with larger ids or with "
         "--num_embeddings_per_feature",
         used_with=OF_TRAINING,
     )
@@ -43,7 +43,7 @@ class ClicksRun:
         "train", "Fit and test, test a checkpoint, or predict with one"
     )
     save_checkpoint_path: str | None = setting(
-        None, "Folder of the checkpoint; without it none is saved", used_with=OF_TRAINING
+        None, "Folder of the checkpoint; by default none is saved", used_with=OF_TRAINING
     )
     load_checkpoint_path: str | None = setting(
         None, "Checkpoint, or folder of a run, to load", used_with={"mode": ("test", "predict")}
@@ -57,19 +57,19 @@ class ClicksRun:
     )
     baselines: tuple[str, ...] = setting(
         _BASELINES,
-        "What a test compares with, beside the constant click rate: lightgbm where it is "
-        "installed; empty for none",
+        "What a test compares with, in addition to the constant click rate: lightgbm if it is "
+        "installed; empty for nothing else",
     )
     predictions: str | None = setting(
         None,
-        "File that --mode predict writes for --eval_split, as of a DLRM; .csv or .parquet",
+        "File that --mode predict writes for --eval_split, as for a DLRM; .csv or .parquet",
         used_with={"mode": ("predict",)},
     )
     log_path: str = setting("./log.json", LOG_PATH_HELP)
     num_threads: int | None = setting(None, "CPU threads; by default one per core")
 
     def __post_init__(self) -> None:
-        """Refuses files that a mode needs and that are not named, and unknown baselines."""
+        """Refuses unknown baselines, and a mode without the files that it needs."""
         require_known(self, "baselines", _BASELINES)
         require_threads(self, "num_threads")
         needed = {"train": "", "test": "load_checkpoint_path"}
@@ -90,8 +90,8 @@ class ClicksConfig(SettingsOfFit):
         """Refuses generated rows."""
         if self.data.is_synthetic:
             raise UserError(
-                f"`dataset_type` {self.data.dataset_type}: rows with random labels teach nothing; "
-                "name a dataset",
+                f"`dataset_type` {self.data.dataset_type}: nothing can be learned from random "
+                "labels; give a dataset",
                 setting="dataset_type",
             )
 

@@ -24,15 +24,15 @@ from recsys_recipes.logistic.config import LogisticSettings
 from recsys_recipes.logistic.network import LogisticNetwork
 
 GROUP = "linear"
-"""Group of the tensors that are no table."""
+"""Group of the tensors that are not tables."""
 _MOST_CHOOSING = 1 << 18
 """Validation rows that choose the penalty."""
 _USABLE = 0.9
-"""Of the memory that there is, where a part of the rows is advised."""
+"""Fraction of the available memory that the rows may fill, if a part of them is advised."""
 _BYTES_OF_VALUE = 3 * (8 + 4)
-"""Of the matrix: number and column of each value, while its blocks are joined, or another is."""
+"""For a value of the matrix: number and column, three times, since joining blocks copies them."""
 _BYTES_OF_ID = 8 + 4 + 8 + 4
-"""Its count, column and weight, in float64 and float32."""
+"""For an id: its count, column and weight, in float64 and float32."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class FittedLogistic:
     """A logistic regression that was just fitted; see `FittedClicks`.
 
     Attributes:
-        settings: of the model.
+        settings: settings of the model.
         network: the model.
-        story: how it was fitted.
+        story: how it was fitted, in words.
         penalty: strength of L2.
     """
 
@@ -75,7 +75,7 @@ def fit(rows: FitRows, settings: LogisticSettings, print_line: PrintLine) -> Fit
 
     Raises:
         DatasetError: a file is damaged.
-        UserError: the rows do not fit the memory, or teach nothing.
+        UserError: the rows do not fit in memory, or nothing can be learned from them.
     """
     dataset, count = rows.dataset, rows.count()
     _require_memory(rows, count)
@@ -87,7 +87,7 @@ def fit(rows: FitRows, settings: LogisticSettings, print_line: PrintLine) -> Fit
     if only_class or not len(choosing):
         raise UserError(
             f"`dataset` {dataset.root}: the training rows are too few, or all of one class "
-            f"({only_class or f'{count} rows'}); such rows teach nothing",
+            f"({only_class or f'{count} rows'}); nothing can be learned from them",
             setting="dataset",
         )
     model = LogisticRegression.fit(train, choosing, dataset.spec.table_sizes, refit=validation == 0)
@@ -102,16 +102,16 @@ def fit(rows: FitRows, settings: LogisticSettings, print_line: PrintLine) -> Fit
 
 
 def _require_memory(rows: FitRows, count: int) -> None:
-    """Refuses training rows that do not fit the memory, judged by the first of them."""
+    """Refuses training rows that do not fit in memory, estimated from the first of them."""
     block = rows.reader("train").read(0, min(count, BLOCK_ROWS))
     of_rows = _bytes_of(block) * count // max(len(block), 1)
     of_ids = sum(rows.dataset.spec.table_sizes) * _BYTES_OF_ID
     limit = memory_limits()[0]
     if (needed := of_rows + of_ids) > limit.available:
         share = _USABLE * max(limit.available - of_ids, 0) / max(of_rows, 1)
-        advice = f"`dataset_subset` {share:.2g} takes the first of them, which fit"
+        advice = f"`dataset_subset` {share:.2g} uses the first of them, which fit"
         if not share:
-            advice = "`hash_indices` and fewer `num_embeddings_per_feature` take less"
+            advice = "`hash_indices` and fewer `num_embeddings_per_feature` need less"
         raise UserError(
             f"`dataset` {rows.dataset.root}: a fit to all {count:,} training rows at once needs "
             f"{format_bytes(needed)} of memory; {format_bytes(max(limit.available, 0))} are "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program of fitted models needs of a logistic regression."""
+"""What the program of fitted models needs to run a logistic regression."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ class LogisticKind:
     settings_class = LogisticSettings
 
     def begins_with(self, settings: LogisticSettings) -> None:
-        """Returns none."""
+        """Returns None: the fit starts from no other model."""
 
     def fit(
         self, rows: "FitRows", settings: LogisticSettings, print_line: "PrintLine"
@@ -42,7 +42,7 @@ class LogisticKind:
         return StoredLogistic.open(path)
 
     def parts(self, model: "ClickModel[Any]") -> "Mapping[str, ClickModel[Any]]":  # noqa: ARG002
-        """Returns none."""
+        """Returns an empty mapping."""
         return {}
 
 

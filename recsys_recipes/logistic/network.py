@@ -24,14 +24,14 @@ class LogisticNetwork(ClickModel[Any]):
     Args:
         table_sizes: ids of each categorical feature, lists last.
         num_numerical: M.
-        num_edges: most edges of a number, K.
+        num_edges: maximum number of edges of a numerical feature, K.
         hash_indices: take ids modulo these sizes.
         has_lists: take bags of ids.
 
     Attributes:
         embeddings: tables of one column.
-        edges: [M, K] float32, ascending; where a number has fewer, the last is repeated.
-        bins: [M, K + 1] float32, weights of the bins, the last repeated likewise.
+        edges: [M, K] float32, ascending; if a feature has fewer, the last one is repeated.
+        bins: [M, K + 1] float32, weights of the bins; the last one is repeated likewise.
         intercept: [] float32.
     """
 
@@ -87,7 +87,7 @@ class LogisticNetwork(ClickModel[Any]):
         hash_indices: bool,
         has_lists: bool,
     ) -> "LogisticNetwork":
-        """Returns the network of what `weights` returned; the table is not copied."""
+        """Returns the network with the tensors of `weights`; the table is not copied."""
         linear = dict(weights)
         table, edges = linear.pop(_TABLE), linear["edges"].shape
         network = cls(table_sizes, *edges, hash_indices=hash_indices, has_lists=has_lists)
@@ -110,7 +110,7 @@ class LogisticNetwork(ClickModel[Any]):
         self.embeddings.raise_bad_ids()
 
     def linear_state(self) -> dict[str, Tensor]:
-        """Returns {name: tensor} of all that is no table."""
+        """Returns all tensors except the table, by name."""
         return {"edges": self.edges, "bins": self.bins, "intercept": self.intercept}
 
     def forward(self, numerical: Tensor, ids: Any) -> Tensor:

@@ -40,7 +40,7 @@ class FittedClicks(Protocol):
 
     @property
     def settings(self) -> Any:
-        """Settings of the model; what it chose itself is filled in."""
+        """Settings of the model, with the values that it chose itself filled in."""
 
     @property
     def network(self) -> ClickModel[Any]:
@@ -53,14 +53,14 @@ class FittedClicks(Protocol):
         """Returns plain values that the checkpoint keeps."""
 
     def add_files(self, folder: Path) -> None:
-        """Writes what else the folder of the checkpoint holds."""
+        """Writes the other files of the checkpoint's folder."""
 
 
 class ClicksKind(FitKind, Protocol):
     """A kind of model of clicks that is fitted at once, without steps."""
 
     def begins_with(self, settings: Any) -> StoredClicks | None:
-        """Returns the model that the fit begins with, if there is one: of the same data."""
+        """Returns the model of the same data that the fit starts from; None without one."""
 
     def fit(self, rows: FitRows, settings: Any, print_line: PrintLine) -> FittedClicks:
         """Fits the model to the training rows."""
@@ -69,7 +69,7 @@ class ClicksKind(FitKind, Protocol):
         """Opens a checkpoint, or the folder of a run."""
 
     def parts(self, model: ClickModel[Any]) -> Mapping[str, ClickModel[Any]]:
-        """Returns the models that one consists of, by name; a test compares with them."""
+        """Returns the models that a model consists of, by name; a test compares with them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class ClicksRecipe:
         kind: kind of the model.
         config: settings, completed from the checkpoint.
         rows: rows of the dataset.
-        stored: the checkpoint to load, if any.
+        stored: the checkpoint to load; None without one.
         print_line: prints a line.
     """
 
@@ -137,7 +137,7 @@ class ClicksRecipe:
         folder = self.config.checkpoint_folder
         if folder is not None:
             check_new(folder, _FOLDER, can_resume=False)
-        self.rows.reader(self.config.data.eval_split)  # a split that is missing is refused now
+        self.rows.reader(self.config.data.eval_split)  # refuses a missing split before the fit
         with begun_log(self.config.log_file, self.config.to_dict()) as log:
             started = time.perf_counter()
             fitted = self.kind.fit(self.rows, self.config.model, self.print_line)

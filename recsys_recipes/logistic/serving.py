@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment of logistic regressions: exported, and opened by a server."""
+"""Exports logistic regressions for deployment, and opens deployed ones in a server."""
 
 from pathlib import Path
 from typing import Any, ClassVar

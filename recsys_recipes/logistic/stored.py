@@ -22,7 +22,7 @@ class StoredLogistic(StoredClicks):
     """A checkpoint of a logistic regression; see `StoredClicks`.
 
     Attributes:
-        settings: of the model.
+        settings: settings of the model.
     """
 
     settings: LogisticSettings
@@ -32,7 +32,7 @@ class StoredLogistic(StoredClicks):
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
-            CheckpointError: it is missing, damaged or of another model.
+            CheckpointError: the checkpoint is missing, damaged or of another model.
         """
         checkpoint = read_checkpoint(path)
         checkpoint.require_model(LOGISTIC.name, LOGISTIC.title)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program of fitted models needs of a blend of clicks."""
+"""What the program of fitted models needs to run a blend of clicks."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,7 @@ class ClicksBlendSettings:
 
     blend_of: str = setting(
         "",
-        "Checkpoint, or folder of a run, of the DLRM, which is trained on the same dataset",
+        "Checkpoint, or folder of a run, of the DLRM, which must be trained on the same dataset",
         used_with=OF_TRAINING,
     )
 
@@ -42,7 +42,7 @@ class ClicksBlendKind:
         """Opens the DLRM.
 
         Raises:
-            UserError: it is not named, damaged, or of another model.
+            UserError: the checkpoint is not given, is damaged, or is of another model.
         """
         from recsys_recipes.blending.clicks.stored import open_first
 

@@ -15,10 +15,10 @@ class ClicksBlend(ClickModel[Any]):
 
     Args:
         first: a model.
-        second: another one, of the same features; both hash ids or neither does.
+        second: another model, of the same features; either both hash ids or neither does.
 
     Attributes:
-        weights: [3] float32, of the first, of the second, and the intercept.
+        weights: [3] float32: weight of the first model, weight of the second, and intercept.
     """
 
     def __init__(self, first: ClickModel[Any], second: ClickModel[Any], weights: Tensor) -> None:

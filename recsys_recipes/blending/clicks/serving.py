@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment of blends of clicks: exported, and opened by a server."""
+"""Exports blends of clicks for deployment, and opens deployed ones in a server."""
 
 import dataclasses
 from pathlib import Path

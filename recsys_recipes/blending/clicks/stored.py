@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blends of clicks, fitted and stored: the checkpoint of each model is a folder within."""
+"""Fits and stores blends of clicks; a checkpoint has a folder for that of each model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -39,15 +39,15 @@ def open_first(path: Path) -> DlrmCheckpoint:
     """Opens the DLRM to blend.
 
     Raises:
-        CheckpointError: it is missing or damaged.
-        UserError: it is of another model.
+        CheckpointError: the checkpoint is missing or damaged.
+        UserError: the checkpoint is of another model.
     """
     model = model_of(path)
     if model is not MODELS["dlrm"]:
         of_ratings = "; `recsys-recipes train blend` adds to a model of ratings"
         raise UserError(
-            f"`blend_of` {path}: is of {model.title}, a model of {model.data}; a blend of clicks "
-            f"begins with a DLRM{of_ratings if model.data == 'ratings' else ''}",
+            f"`blend_of` {path}: is of {model.title}, a model of {model.data}, but a blend of "
+            f"clicks begins with a DLRM{of_ratings if model.data == 'ratings' else ''}",
             setting="blend_of",
         )
     return DlrmCheckpoint.open(path)
@@ -58,12 +58,12 @@ class FittedClicksBlend:
     """A blend that was just fitted; see `FittedClicks`.
 
     Attributes:
-        settings: of the blend.
+        settings: settings of the blend.
         network: the model.
         first: checkpoint of the DLRM.
         second: the logistic regression.
-        origin: values that tell the training dataset.
-        losses: log loss of the validation rows, of the DLRM and of the blend.
+        origin: values that identify the training dataset.
+        losses: log loss of the DLRM and of the blend on the validation rows.
     """
 
     settings: ClicksBlendSettings
@@ -83,11 +83,11 @@ class FittedClicksBlend:
         )
 
     def groups(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Returns the weights; the folders of the models hold theirs."""
+        """Returns the weights of the blend; the models' own are in their folders."""
         return {GROUP: {WEIGHTS: self.network.weights}}
 
     def values(self) -> Mapping[str, Any]:
-        """Returns none."""
+        """Returns an empty mapping."""
         return {}
 
     def add_files(self, folder: Path) -> None:
@@ -105,11 +105,12 @@ class FittedClicksBlend:
 def fit_blend(
     rows: FitRows, settings: ClicksBlendSettings, print_line: PrintLine
 ) -> FittedClicksBlend:
-    """Fits the logistic regression to the training rows, the weights to the validation rows.
+    """Fits the logistic regression to the training rows, and the weights to the validation rows.
 
     Raises:
         DatasetError: a file is damaged, or the validation split is missing.
-        UserError: the validation split is tested or has one class, or rows are refused.
+        UserError: the validation split is the tested one or has only one class, or rows are
+            refused.
     """
     validation = rows.reader("validation")
     if not rows.count_validation():
@@ -142,7 +143,7 @@ class StoredClicksBlend(StoredClicks):
 
     Attributes:
         first: checkpoint of the DLRM.
-        second: that of the logistic regression.
+        second: checkpoint of the logistic regression.
     """
 
     first: DlrmCheckpoint
@@ -153,7 +154,8 @@ class StoredClicksBlend(StoredClicks):
         """Opens a checkpoint, or the folder of a run.
 
         Raises:
-            CheckpointError: it, or that of a model, is missing, damaged or of another model.
+            CheckpointError: the checkpoint, or that of one of its models, is missing, damaged or
+                of another model.
         """
         checkpoint = read_checkpoint(path)
         checkpoint.require_model(BLEND_CLICKS.name, BLEND_CLICKS.title)
