@@ -11,15 +11,15 @@ r"""Talks to a model on a Triton server, over HTTP or gRPC.
     recsys-recipes ask --url 127.0.0.1:8000 --model dlrm --mode perf_input \
         --dataset /data/dlrm/binary_dataset --perf_input rows.json
 
-Without --request it prints the model's inputs and outputs; with it, answers to a file of requests,
-one JSON object per line (- reads standard input), of which --canary 0.1 --canary_version 3 sends a
-tenth to another version. --mode page (extra `page`) opens a page in the browser: recommendations
-for a history picked by title, or, of a model of clicks deployed with --raw, the score of a line of
-a click log and the effect of each field. --mode test evaluates the test split and exits 1 if the
-server's replies differ from the checkpoint's; --mode load measures latency and throughput; --mode
-perf_input writes rows for NVIDIA's perf_analyzer (--input-data) and sends none. In these three,
-models of clicks get samples of a dataset of clicks, models of ratings the histories of a dataset of
-ratings.
+Without --request it prints the model's inputs and outputs. With it, it answers the requests of a
+file, one JSON object per line (- reads standard input); --canary 0.1 --canary_version 3 sends a
+tenth of them to another version. --mode page (extra `page`) opens a page in the browser:
+recommendations for a history picked by title or, for a model of clicks deployed with --raw, the
+score of a line of a click log and the effect of each field. --mode test evaluates the test split
+and exits 1 if the server's replies differ from the checkpoint's. --mode load measures latency and
+throughput. --mode perf_input writes rows for NVIDIA's perf_analyzer (--input-data) and sends
+nothing. These three modes take samples of a dataset of clicks for models of clicks, and histories
+of a dataset of ratings for models of ratings.
 """
 
 import contextlib
@@ -79,13 +79,11 @@ from recsys_recipes.serving.request_file import of_line, read_requests
 
 _LOAD_REQUESTS = 64
 """Distinct requests of a load test; a single one would stay in the processor's cache."""
-_NOT_COMPARED = (
-    "Whether the dataset is that of the model's training is compared with --checkpoint alone"
-)
+_NOT_COMPARED = "Only with --checkpoint is the dataset compared with that of the model's training"
 _LARGEST = 1e6
-"""Of seconds and rates."""
+"""Largest number of seconds, and largest rate."""
 _LOOK_S = 0.1
-"""Seconds between two looks for a signal."""
+"""Seconds between two checks for a signal."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,10 +99,10 @@ class ClientOptions:
     version: str = setting("", "Version of the model; by default the one that is served")
     canary: float = setting(
         0.0,
-        "Fraction of the requests for --canary_version, the same ones each time",
+        "Fraction of the requests sent to --canary_version; the same requests each time",
         used_with={"mode": ("request",)},
     )
-    canary_version: int | None = setting(None, "Version to try beside --version")
+    canary_version: int | None = setting(None, "Version to try in addition to --version")
     timeout_s: float = setting(60.0, "Seconds to wait for each answer of the server")
     mode: Literal["request", "page", "test", "load", "perf_input"] = setting(
         "request",
@@ -118,7 +116,7 @@ class ClientOptions:
     )
     dataset: str | None = setting(
         None,
-        "Dataset folder: its rows are sent; --mode page takes its titles or categories",
+        "Dataset folder whose rows are sent; --mode page uses its titles or categories",
         used_with={"mode": ("page", "test", "perf_input", "load"), "request": (None,)},
     )
     dataset_type: Literal["split", "binary", "memmap", "parquet"] = setting(
@@ -135,13 +133,13 @@ class ClientOptions:
         4096, "Rows of a request in --mode test", used_with={"mode": ("test",)}
     )
     tolerance: float = setting(
-        1e-5, "Largest difference of a logit or score", used_with={"checkpoint": Not(None)}
+        1e-5, "Largest allowed difference of a logit or score", used_with={"checkpoint": Not(None)}
     )
     auc_tolerance: float = setting(
-        1e-6, "Largest difference of the AUC", used_with={"checkpoint": Not(None)}
+        1e-6, "Largest allowed difference of the AUC", used_with={"checkpoint": Not(None)}
     )
     ranking_tolerance: float = setting(
-        1e-4, "Largest difference of HR@10 and NDCG@10", used_with={"checkpoint": Not(None)}
+        1e-4, "Largest allowed difference of HR@10 and NDCG@10", used_with={"checkpoint": Not(None)}
     )
     batch_sizes: tuple[int, ...] = setting(
         (1, 64, 4096), "Rows of a request in --mode load", used_with={"mode": ("load",)}
@@ -156,13 +154,14 @@ class ClientOptions:
     )
     request_rate: float | None = setting(
         None,
-        "Requests per second in --mode load, arriving at random moments whatever the server does; "
-        "latency counts from the arrival. By default each client waits for its reply",
+        "Requests per second in --mode load, which arrive at random times whatever the server "
+        "does; latency counts from the arrival. By default each client waits for its reply",
         used_with={"mode": ("load",)},
     )
     p99_ms: float | None = setting(
         None,
-        "Find the largest --request_rate in --mode load with this 99th percentile of the latency",
+        "In --mode load, find the largest --request_rate whose 99th percentile of the latency is "
+        "at most this",
         used_with={"mode": ("load",)},
     )
 
@@ -171,13 +170,15 @@ class ClientOptions:
         "File that --mode perf_input writes, for --input-data of perf_analyzer",
         used_with={"mode": ("perf_input",)},
     )
-    perf_rows: int = setting(1024, "Most rows of --perf_input", used_with={"mode": ("perf_input",)})
+    perf_rows: int = setting(
+        1024, "Maximum number of rows of --perf_input", used_with={"mode": ("perf_input",)}
+    )
     port: int = setting(
         0, "Port of --mode page, on 127.0.0.1; 0 takes a free one", used_with={"mode": ("page",)}
     )
     no_browser: bool = setting(
         False,
-        "Print the address of --mode page alone, open no browser",
+        "Only print the address of --mode page, and open no browser",
         used_with={"mode": ("page",)},
     )
 
@@ -197,12 +198,12 @@ class ClientOptions:
             self.canary and self.request is None
         ):
             raise UserError(
-                "`canary`, `canary_version` and `request` go together",
+                "`canary`, `canary_version` and `request` must be given together",
                 settings=("canary", "canary_version", "request"),
             )
         if self.mode != "load" and len(self.concurrency) > 1:
             raise UserError(
-                "`concurrency`: several numbers are for `mode` load",
+                "`concurrency`: several numbers are only for `mode` load",
                 settings=("concurrency", "mode"),
             )
         for name in ("timeout_s", "seconds", "request_rate", "p99_ms"):
@@ -281,7 +282,7 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
         if signature.recommends and signature.inputs[0].dtype == "int64":
             print_line(
                 "Items are item numbers of the dataset, from 1, not ids of the raw ratings; "
-                "`recsys-recipes deploy --raw_ids DATASET` makes a model that takes those"
+                "`recsys-recipes deploy --raw_ids DATASET` makes a model that takes raw ids"
             )
         return 0
     versions: contextlib.AbstractContextManager[Callable[[Arrays], Endpoint]] = (
@@ -295,7 +296,7 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
             chosen = choose(request)
             with of_line(where):
                 reply = {name: array.tolist() for name, array in chosen.send(request).items()}
-            if options.canary_version is not None:  # says which one answered
+            if options.canary_version is not None:  # name the version that answered
                 reply = {"model_version": int(chosen.version), **reply}
                 answered[chosen.version] += 1
             print_line(json.dumps(reply, default=bytes.decode))  # strings are UTF-8 bytes
@@ -306,17 +307,17 @@ def answer(options: ClientOptions, endpoint: Endpoint) -> int:
 
 
 def show_page(options: ClientOptions, endpoint: Endpoint) -> int:
-    """Serves a page on the model until a signal."""
+    """Serves a page for the model until a signal."""
     gr, dataset = gradio(), Path(options.dataset) if options.dataset else None
     make = items_page if endpoint.signature.recommends else clicks_page
     rows = (
         next((rows for _, rows in dataset_requests(options, endpoint, 64)), {}) if dataset else {}
     )
     page = make(gr, endpoint, dataset, rows)
-    endpoint.close()  # the page makes connections of its own; an open one delays a stopping server
+    endpoint.close()  # the page opens its own connections; this one would delay a stopping server
     with StopRequest() as stop, served(gr, page, options.port) as url:
         print_line(f"{options.model} at {options.url}: {url}\nCtrl-C stops the page.")
-        if not options.no_browser:  # in a thread: some browsers return when they are closed
+        if not options.no_browser:  # in a thread: some browsers return only when closed
             threading.Thread(target=open_in_browser, args=(url,), daemon=True).start()
         while stop.signal_name is None:
             time.sleep(_LOOK_S)
@@ -324,7 +325,7 @@ def show_page(options: ClientOptions, endpoint: Endpoint) -> int:
 
 
 def raw_ids(options: ClientOptions, signature: Signature) -> ItemNames | None:
-    """Reads the raw item ids, if the model takes these."""
+    """Reads the raw item ids; None if the model takes item numbers."""
     if signature.inputs[0].dtype != "string":
         return None
     return ItemNames(read_item_map(options.dataset_folder).raw.to_pylist())
@@ -336,7 +337,7 @@ def test(options: ClientOptions, endpoint: Endpoint) -> int:
     size = min(options.batch_size, endpoint.max_batch_size or options.batch_size)
     if endpoint.signature.recommends:
         return test_ranking(options, endpoint, concurrency, size)
-    # With torch, which takes seconds: a typo is refused before.
+    # Imported late: torch takes seconds, and a typo is refused before.
     from dlrm.serve.score import check_dataset_of, score_served_split
 
     model, check_ids = None, True
@@ -407,7 +408,8 @@ def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, s
     )
     if scored.met_before:
         print_line(
-            f"{scored.met_before} of them had met the true item before: misses, it is left out"
+            f"{scored.met_before} of them had met the true item before; it is left out of their "
+            "lists, so they count as misses"
         )
     if scored.offline is None or scored.largest_difference is None:
         print_line(_NOT_COMPARED)
@@ -443,7 +445,8 @@ def verdict(
     if not beyond:
         return 0
     fail(
-        f"the server does not answer as {options.checkpoint}, with {versions(endpoint)}: "
+        f"the server's answers differ from those of {options.checkpoint}, with "
+        f"{versions(endpoint)}: "
         f"{', '.join(beyond)}"
     )
     return FAILED
@@ -452,7 +455,7 @@ def verdict(
 def dataset_requests(
     options: ClientOptions, endpoint: Endpoint, size: int
 ) -> Iterator[tuple[int, Arrays]]:
-    """Yields (rows, request) of --eval_split; `size` rows, the last may have fewer."""
+    """Yields (number of rows, request) of --eval_split: `size` rows, or fewer in the last one."""
     signature = endpoint.signature
     if not signature.recommends:
         from dlrm.serve.score import read_requests
@@ -476,13 +479,13 @@ def write_rows(options: ClientOptions, endpoint: Endpoint) -> int:
     assert options.perf_input is not None
     if options.request is not None:
         requests = (request for _, request in read_requests(endpoint, options.request))
-    else:  # alone, a history is as long as it is
+    else:  # a history that is sent by itself is not padded to the length of others
         size = 1 if endpoint.signature.recommends else options.perf_rows
         requests = (request for _, request in dataset_requests(options, endpoint, size))
     batched = endpoint.max_batch_size is not None
     rows = write_perf_input(options.perf_input, requests, options.perf_rows, batched=batched)
     if not rows:
-        raise UserError(f"`perf_input`: {options.dataset} holds no row", setting="perf_input")
+        raise UserError(f"`perf_input`: {options.dataset} has no rows", setting="perf_input")
     print_line(f"{options.perf_input}: {rows} rows for perf_analyzer --input-data")
     return 0
 
@@ -495,7 +498,7 @@ def load(options: ClientOptions, endpoint: Endpoint, *, sizes_are_given: bool) -
         loads = (full_requests(options, endpoint, size, _LOAD_REQUESTS) for size in sizes)
     elif sizes_are_given:
         raise UserError(
-            "`batch_sizes` is for `dataset`; the rows of `request` are those of its lines",
+            "`batch_sizes` is only for `dataset`; a line of `request` decides its own rows",
             settings=("batch_sizes", "dataset", "request"),
         )
     else:
@@ -521,7 +524,7 @@ def full_requests(
 
 
 def load_sizes(options: ClientOptions, endpoint: Endpoint, are_given: bool) -> list[int]:
-    """Returns the allowed batch sizes; refuses a given one, or all."""
+    """Returns the batch sizes that fit; refuses one that the user gave, or if none fits."""
     fitting, limit = [], endpoint.max_batch_size
     for size in options.batch_sizes:
         if limit is not None and size > limit:
@@ -533,7 +536,7 @@ def load_sizes(options: ClientOptions, endpoint: Endpoint, are_given: bool) -> l
             continue
         if are_given or not fitting:
             raise UserError(f"`batch_sizes` {size}: {reason}", setting="batch_sizes")
-        print_line(f"Without {size} rows a request: {reason}")
+        print_line(f"Skipped {size} rows a request: {reason}")
     return fitting
 
 
@@ -552,7 +555,7 @@ def _measure_arrivals(
         rows = best.rate * best.batch_size
         print_line(f"p99 within {options.p99_ms:g} ms up to {best.rate:,.0f}/s: {rows:,.0f} rows/s")
     else:
-        print_line(f"no rate from {first / 1000:g}/s on has a p99 of {options.p99_ms:g} ms")
+        print_line(f"no rate from {first / 1000:g}/s up has a p99 within {options.p99_ms:g} ms")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 
 recsys-recipes deploy --checkpoint /checkpoints/dlrm --repository /models
 
-The model and its settings are read from the checkpoint. Settings of serving are those of the
-model's deployment before, unless a flag changes them. Without a checkpoint:
+The model and its settings are read from the checkpoint. Serving settings are kept from the model's
+previous deployment, unless a flag changes them. Without a checkpoint:
 
     recsys-recipes deploy --repository /models --rollback
     recsys-recipes deploy --repository /models --version_policy specific:2
@@ -58,35 +58,35 @@ _SCORED_ROWS = 16384
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeployerOptions:
-    """Settings of this program alone: checkpoint, server and evaluated dataset."""
+    """Settings of only this program: checkpoint, server and evaluated dataset."""
 
     checkpoint: Path | None = setting(
-        None, "Folder of a checkpoint, or of a run; without one, change the settings of serving"
+        None, "Folder of a checkpoint, or of a run; without it, flags change the serving settings"
     )
-    rollback: bool = setting(False, "Serve the version before, and deploy none")
+    rollback: bool = setting(False, "Serve the previous version, and deploy nothing")
     target: Literal["bundled", "container"] = setting(
         "bundled",
-        "The server: that of the package nvidia-pytriton, which has the backends python and native "
-        "alone, or NVIDIA's container",
+        "The server: that of the package nvidia-pytriton, which has only the backends python and "
+        "native (bundled), or NVIDIA's container",
     )
     fp16: bool = setting(False, "Multiply in float16; needs --device gpu")
-    top_k: int = setting(10, "Items in the answer to each history, of a model of ratings")
+    top_k: int = setting(10, "Items in the answer to each history, for a model of ratings")
     raw_ids: Path | None = setting(
-        None, "Dataset folder: a model of ratings takes and gives its raw item ids"
+        None, "Dataset folder whose raw item ids a model of ratings takes and returns"
     )
     titles: bool = setting(
-        False, "With --raw_ids: a further output has the titles of the items, as the dataset has"
+        False, "With --raw_ids, another output has the titles of the items, as in the dataset"
     )
     raw: bool = setting(
         False,
-        "A model of clicks takes raw rows too, as lines or fields, by rules and dictionaries of "
-        "--dataset",
+        "A model of clicks also takes raw rows, as lines or fields, which the rules and "
+        "dictionaries of --dataset transform",
     )
     dataset: str | None = setting(
-        None, "Dataset folder: its split is scored before a model of clicks is deployed"
+        None, "Dataset folder whose --split is scored before a model of clicks is deployed"
     )
     dataset_type: Literal["split", "binary", "parquet"] = setting(
-        "split", "Its type", used_with={"dataset": Not(None)}
+        "split", "Type of --dataset", used_with={"dataset": Not(None)}
     )
     split: Literal["validation", "test"] = setting(
         "validation", "Split of --dataset", used_with={"dataset": Not(None)}
@@ -94,7 +94,7 @@ class DeployerOptions:
     ignore_fingerprint: bool = ignore_fingerprint()
 
     def export(self, checkpoint: Path) -> ExportOptions:
-        """Returns what the deployment takes and gives."""
+        """Returns what to deploy, and what its requests and answers hold."""
         return ExportOptions(
             checkpoint=checkpoint,
             dataset=self.dataset,
@@ -131,7 +131,7 @@ KEPT = {field.name for field in declared(ServingSettings)} | {
 """Settings that the next deployment of a model keeps."""
 
 _OMITTED_AT_DEFAULT = {("titles", False), ("raw", False), ("checksums", True)}
-"""Kept by no deployment: those without them have the same bytes as before there were any."""
+"""Omitted from deployments, so that their bytes are the same as before these settings existed."""
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -147,7 +147,7 @@ def run(flag_values: flags.FlagValues) -> None:
     if values["rollback"]:
         if given - {"rollback", "repository", "name"}:
             raise UserError(
-                "`rollback` takes `repository` and `name` alone",
+                "`rollback` takes only `repository` and `name`",
                 settings=("rollback", "repository", "name"),
             )
         name = only_model(repository, values["name"])
@@ -159,7 +159,7 @@ def run(flag_values: flags.FlagValues) -> None:
     elif values["checkpoint"] is not None:
         require_checkpoint(values["checkpoint"], "checkpoint")
         model = model_of(values["checkpoint"])
-        with repository.locked():  # settings that are kept are read and written as one change
+        with repository.locked():  # kept settings are read and written as one change
             _deploy(flag_values, values, given, repository, model)
     elif given & KEPT:
         require_changeable(given)
@@ -179,7 +179,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
 
 def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Reads the settings of the deployment before; prints which of them change."""
+    """Reads the settings of the previous deployment; prints which of them change."""
     file = repository.config_file(name)
     if not file.is_file():
         return {}
@@ -198,8 +198,8 @@ def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -
 def _print_kept(
     kept: dict[str, Any], given: set[str], values: dict[str, Any], most_rows: int
 ) -> None:
-    """Prints which settings of the deployment before go on unseen."""
-    # What is not given has its default here, but for the two that depend on others.
+    """Prints which settings are kept from the previous deployment."""
+    # Settings that are not given have their default here, except the two that depend on others.
     backend = kept.get("backend", values["backend"])
     defaults = values | {"format": FORMATS[backend][0], "max_batch_size": most_rows}
     lasting = [
@@ -208,7 +208,7 @@ def _print_kept(
         if name not in given and value != defaults[name]
     ]
     if lasting:
-        program.print_line(f"Kept from the deployment before: {', '.join(lasting)}")
+        program.print_line(f"Kept from the previous deployment: {', '.join(lasting)}")
 
 
 def _require_kind(repository: ModelRepository, name: str, kind: str, checkpoint: Path) -> None:
@@ -218,7 +218,7 @@ def _require_kind(repository: ModelRepository, name: str, kind: str, checkpoint:
             held = Deployment.load(repository.root / name / str(version)).kind
             if held != kind:
                 raise UserError(
-                    f"`name` {name}: {repository.root / name} holds a {held}, and {checkpoint} is "
+                    f"`name` {name}: {repository.root / name} holds a {held}, but {checkpoint} is "
                     f"a {kind}; choose another `name`",
                     setting="name",
                 )
@@ -232,7 +232,7 @@ def _deploy(
     model: ModelSpec,
 ) -> None:
     """Deploys a checkpoint and compares the deployed version with it."""
-    # With torch, which takes seconds: a typo is refused before.
+    # Imported late: torch takes seconds, and a typo is refused before.
     from dlrm.serve.export import ClicksExport
     from dlrm.serve.score import check_dataset_of, score_served_split
     from recsys.ratings.export import RatingsExport
@@ -276,13 +276,13 @@ def _deploy(
     program.print_line(f"Checked: {deployed.parity}")
     if settings.quantize != "none" and options.dataset is None:
         program.print_line(
-            "What 8 bits cost in AUC is printed with --dataset, a folder of prepared rows"
+            "To see what 8 bits cost in AUC, add --dataset, a folder of prepared rows"
         )
     program.print_line(f"Deployed {export.path} as {deployed.folder}")
     if isinstance(export, RatingsExport) and options.raw_ids is None:
         program.print_line(
-            f"It takes and gives the item numbers of the dataset, 1 to {export.num_items}; with "
-            "--raw_ids DATASET those of the raw ratings"
+            f"It takes and returns the item numbers of the dataset, 1 to {export.num_items}; with "
+            "--raw_ids DATASET, the ids of the raw ratings"
         )
     policy = settings.serving.version_policy
     if int(deployed.folder.name) not in deployed.served:
@@ -300,7 +300,7 @@ _INSTEAD: Mapping[Data, str] = {
     "clicks": "raw rows with `raw` and `dataset`",
     "ratings": "raw item ids with `raw_ids`",
 }
-"""What models of these data take in place of the settings of others."""
+"""What models of these data take instead."""
 
 
 def _refuse_settings_of_other_data(model: ModelSpec, checkpoint: Path, given: set[str]) -> None:
@@ -308,7 +308,7 @@ def _refuse_settings_of_other_data(model: ModelSpec, checkpoint: Path, given: se
         others = [name for name in names if name in given]
         if others and data != model.data:
             raise UserError(
-                f"{', '.join(f'`{name}`' for name in others)}: for models of {data} "
+                f"{', '.join(f'`{name}`' for name in others)}: only for models of {data} "
                 f"({', '.join(names_of(data))}). `checkpoint` {checkpoint} is of {model.title}, a "
                 f"model of {model.data}, which takes {_INSTEAD[model.data]}",
                 settings=(*others, "checkpoint"),
@@ -320,7 +320,7 @@ def _settings(values: dict[str, Any], options: DeployerOptions, most_rows: int) 
     backend = values["backend"]
     if options.target == "bundled" and backend in CONTAINER_BACKENDS:
         raise UserError(
-            f"--backend {backend}: the bundled server has the backends python and native alone; "
+            f"--backend {backend}: the bundled server has only the backends python and native; "
             "add --target container, or keep --backend python and choose --format"
         )
     largest = values["max_batch_size"]

@@ -36,7 +36,7 @@ _VALUES = {
 }
 _GONE = {
     "dump_perf_data": "`recsys-recipes ask` measures with the rows of a dataset",
-    "triton-optimization": "nothing optimises a model here after it was exported",
+    "triton-optimization": "models are not optimised further after export",
     "export-precision": "use --fp16",
 }
 

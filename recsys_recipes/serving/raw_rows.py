@@ -21,11 +21,11 @@ from recsys_recipes.logistic.serving import LogisticExport
 from recsys_recipes.models import served_clicks
 
 _NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
-"""Types of datasets that a model of --raw is trained on -> the type of their numbers."""
+"""Type of dataset that a model deployed with --raw may be trained on -> type of its numbers."""
 
 
 class ServedRawClicks(ServedRawRows):
-    """A deployed model of clicks that takes raw rows, of the kind that its version names."""
+    """A deployed model of clicks that takes raw rows; its version folder names its kind."""
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> Self:
@@ -39,7 +39,7 @@ class RawExport(ClicksExport):
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or of another model.
-        UserError: the dataset is not named, or its type has other numbers.
+        UserError: the dataset is not given, or its type is not supported.
     """
 
     served_class: ClassVar[type[ServedModel]] = ServedRawClicks

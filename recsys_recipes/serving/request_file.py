@@ -20,7 +20,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 @contextlib.contextmanager
 def of_line(where: str) -> Iterator[None]:
-    """Names file and line of a request that is refused."""
+    """Adds the file and the line to the error of a refused request."""
     try:
         yield
     except UserError as error:
@@ -33,7 +33,7 @@ def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]
     """Yields file:line and the checked request of each line.
 
     Raises:
-        UserError: the file cannot be read, holds no request, or one that is refused.
+        UserError: the file cannot be read, or has no request or a refused one.
     """
     usual, request = _DELIMITERS.get(Path(name).suffix.lower()), None
     lines: Iterable[tuple[int, Any]]
@@ -61,17 +61,17 @@ def read_requests(endpoint: Endpoint, name: str) -> Iterator[tuple[str, Arrays]]
                 endpoint.check(request)
             yield where, request
     if request is None:
-        raise UserError(f"`request` {name}: holds no request", setting="request")
+        raise UserError(f"`request` {name}: has no requests", setting="request")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Table:
-    """Rows of a table, spelled as in the log of the model or with the delimiter of the file's name.
+    """Rows of a table, in the format of the model's log or of the file name's extension.
 
     Attributes:
         header: names of the columns.
         delimiter: between two fields.
-        quote: around fields that hold delimiters; empty for none.
+        quote: around fields that contain delimiters; empty if there are no quotes.
     """
 
     header: list[str]
@@ -83,7 +83,7 @@ class _Table:
         """Reads the header, which names each feature once.
 
         Raises:
-            UserError: the model takes no rows, or a feature is not named once.
+            UserError: the model takes no rows, or the header lacks or repeats a feature.
         """
         if FIELDS not in (tensor.name for tensor in endpoint.signature.inputs):
             raise UserError(
@@ -124,10 +124,11 @@ class _Table:
         row = self._fields(line)
         if row is None:
             raise UserError(
-                f"has a field with an opening quote and none before {self.delimiter!r} or the end"
+                "has a field with an opening quote but no closing quote before "
+                f"{self.delimiter!r} or the end"
             )
         if len(row) != len(self.header):
-            raise UserError(f"has {len(row)} fields, the header {len(self.header)}")
+            raise UserError(f"has {len(row)} fields, but the header has {len(self.header)}")
         values = dict(zip(self.header, row, strict=True))
         features = signature.input(FIELDS).columns
         return row_of_columns(signature, {name: values[name] for name in features})

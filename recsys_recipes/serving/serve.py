@@ -3,9 +3,9 @@
 
     recsys-recipes serve --repository REPO
 
-It listens for HTTP on a free port of 127.0.0.1 by default, prints its addresses when the models
-are loaded, and the reason where one is not, and ends with Ctrl-C or SIGTERM. A server that dies is
-started again, and a model with a dead instance loaded again. Arguments after -- are passed on to
+By default it listens for HTTP on a free port of 127.0.0.1. It prints its addresses when the models
+are loaded, and the reason if one cannot be loaded. Ctrl-C or SIGTERM stops it. A server that dies
+is restarted, and a model with a dead instance is loaded again. Arguments after -- are passed on to
 tritonserver.
 """
 
@@ -37,10 +37,12 @@ from recsys.settings import section_from_dict, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ServeOptions:
-    """Settings of this program alone."""
+    """Settings of only this program."""
 
     log_file: Path | None = setting(
-        None, "Log of the server; by default in the temporary folder, until a stop without an error"
+        None,
+        "Log of the server; by default in the temporary folder, and removed after a stop without "
+        "an error",
     )
 
 
@@ -65,10 +67,10 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
     settings = section_from_dict(ServerSettings, values | {"arguments": tuple(arguments)})
     log_file = section_from_dict(ServeOptions, values).log_file
     if (python := python_with_server()) is not None:
-        # Not from the current folder, which may hold modules of other names.
+        # -P: the current folder may have modules that would shadow others.
         os.execv(python, [str(python), "-P", "-m", "recsys_recipes", "serve", *words[1:]])
     raise_file_limit()
-    settings = settings.with_ports()  # of all servers that follow one another
+    settings = settings.with_ports()  # the same ports after each restart
     health = HealthEndpoint(settings.host, options.health_port)
     temporary = None
     if log_file is None:
@@ -84,8 +86,8 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
         )
         if grpc and is_ended_by_cancelled_calls(core := server.core()):
             program.print_line(
-                "warning: clients of gRPC that cancel calls, by a deadline say, can end this "
-                f"server (core {core}; mended in 2.58, release 25.05); those of HTTP cannot"
+                "warning: gRPC clients that cancel calls, for example by a deadline, can end this "
+                f"server (core {core}; fixed in 2.58, release 25.05); HTTP clients cannot"
             )
         program.print_line(f"log {server.log.file}\nReady. Ctrl-C stops it.")
 
@@ -102,7 +104,7 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
 
 
 def is_ended_by_cancelled_calls(core: str) -> bool:
-    """Tells if a version of Triton has the faults of gRPC that release 25.05 mended."""
+    """Returns True if a version of Triton has the gRPC bugs that release 25.05 fixed."""
     numbers = core.split(".")
     return all(map(str.isdecimal, numbers[:2])) and tuple(map(int, numbers[:2])) < (2, 58)
 

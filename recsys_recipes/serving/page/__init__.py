@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page in the browser that asks a served model: an app of Gradio on 127.0.0.1."""
+"""A page in the browser that asks a served model: a Gradio app on 127.0.0.1."""
 
 import contextlib
 import importlib
@@ -44,7 +44,7 @@ def served(gr: Any, page: Any, port: int) -> Iterator[str]:
         importlib.import_module, ("uvicorn", "fastapi", "starlette.middleware.trustedhost")
     )
     app = fastapi.FastAPI(openapi_url=None)
-    # Another site may point a name at this machine (DNS rebinding): its pages would read answers.
+    # Another site may point a name at this machine (DNS rebinding) so that its pages read answers.
     app.add_middleware(hosts.TrustedHostMiddleware, allowed_hosts=[_HOST, "localhost"])
     gr.mount_gradio_app(app, page, "/", footer_links=[], run_history=False, ssr_mode=False)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a DLRM: a line, its score, each field's effect."""
+"""The page of a model of clicks: a line, its score, and the effect of each field."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,15 +25,15 @@ from recsys_recipes.serving.page import table
 
 _EACH_INPUT = """() => document.addEventListener("input", (event) =>
     event.target.dispatchEvent(new KeyboardEvent("keypress", { bubbles: true })))"""
-"""Script that has Gradio's text fields report a paste or a deletion, as they do a typed key."""
+"""Script that makes Gradio's text fields report a paste or a deletion like a typed key."""
 
 
 def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) -> Any:
-    """Returns the page of a DLRM, with the label, categories and a row of a dataset, if any."""
+    """Returns the page of a model, with the label, categories and a row of a dataset, if any."""
     if LINE not in (tensor.name for tensor in endpoint.signature.inputs):
         raise UserError(
-            f"`mode` page edits lines of a click log, and {endpoint.model} takes transformed "
-            "features alone: deploy it under another `name`, with `raw` and the `dataset` of its "
+            f"`mode` page edits lines of a click log, but {endpoint.model} takes only transformed "
+            "features: deploy it under another `name`, with `raw` and the `dataset` of its "
             "training",
             settings=("mode", "name", "raw", "dataset"),
         )
@@ -48,7 +48,7 @@ def clicks_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays)
 
     def scored(fields: Sequence[str]) -> list[Any]:
         try:
-            with endpoint.again() as own:  # for this thread, and of the version that is served now
+            with endpoint.again() as own:  # for this thread, to the version that is served now
                 probability, logit, effects = score_fields(own, fields)
         except UserError as error:
             return refused(str(error))

@@ -16,7 +16,7 @@ from recsys_recipes.serving.page import table
 
 
 def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) -> Any:
-    """Returns the page of such a model, with the titles and a user of a dataset, if any."""
+    """Returns the page of a model, with the titles and a user of a dataset, if any."""
     form, names = endpoint.signature.inputs[0], dict[str, str]()
     if dataset is not None:
         ids: list[str] = read_item_map(dataset).raw.to_pylist()
@@ -28,12 +28,12 @@ def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) 
 
     def recommend(history: list[str], exclude_seen: bool) -> tuple[Any, Any]:
         try:
-            with endpoint.again() as own:  # for this thread, and of the version that is served now
+            with endpoint.again() as own:  # for this thread, to the version that is served now
                 best = recommend_items(own, history, exclude_seen) if history else []
             if names and (other := next((item for item, *_ in best if item not in names), None)):
                 raise UserError(
                     f"the model recommends {other}, which the {len(names)} items of the dataset "
-                    "lack: `dataset` is not that of its training",
+                    "lack: it was not trained on this `dataset`",
                     setting="dataset",
                 )
         except UserError as error:
@@ -63,11 +63,11 @@ def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) 
 def recommend_items(
     endpoint: Endpoint, items: Sequence[str], exclude_seen: bool
 ) -> list[tuple[str, str, float]]:
-    """Returns items with titles and scores that come next after a history, the best first."""
+    """Returns the items that come next after a history with titles and scores, best first."""
     history, excludes = endpoint.signature.inputs
     nothing, (length,) = "" if history.dtype == "string" else 0, history.shape
     sent: list[str | int] = [int(i) if nothing == 0 and i.isdecimal() else i for i in items]
-    if length != -1:  # a network of fixed places: the last items, then nothing
+    if length != -1:  # a network with fixed positions: the last items, then padding
         sent = [*sent, *[nothing] * (length - len(sent))][-length:]
     request = {history.name: [sent], excludes.name: [[exclude_seen]]}
     reply = endpoint.predict(request_from_json(endpoint.signature, json.dumps(request)))
