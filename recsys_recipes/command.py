@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `recsys-recipes`: finds the program of the words and runs it."""
+"""The command `recsys-recipes`: finds the program that the words name, and runs it."""
 
 import difflib
 import functools
@@ -19,10 +19,10 @@ from recsys_recipes.commands import COMMANDS, Command, Program
 NAME = "recsys-recipes"
 _HELP = ("-h", "--help", "-help", "help")
 _MAY_GIVE = {"h", "help", "config", "flagfile", "mode"}
-"""Flags that show the help, may hold others, or ask for something else."""
+"""Flags that show the help, may contain other flags, or ask for something else."""
 
 _FIRST_TRY = """\
-From nothing to a served recommendation (doctor tells what serve and ask need):
+From nothing to a served recommendation (doctor shows what serve and ask need):
   recsys-recipes demo bert4rec
   recsys-recipes deploy --checkpoint demo/bert4rec/checkpoint \\
       --repository repo --raw_ids demo/bert4rec/dataset --titles
@@ -51,7 +51,7 @@ def choices(word: str, command: Command) -> str:
 
 
 def _wrapped(text: str, first: str, others: str) -> str:
-    """Returns a text as indented lines of a terminal."""
+    """Returns a text as indented lines for a terminal."""
     return textwrap.fill(
         text, 79, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )
@@ -81,7 +81,7 @@ def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> Non
 
 
 def _models_with(program: Program, flag: str) -> list[str]:
-    from recsys_recipes.model_flags import models_with  # with all models, which few runs need
+    from recsys_recipes.model_flags import models_with  # loads all models, which few runs need
 
     return models_with(flag, program)
 
@@ -91,8 +91,8 @@ def own_flags(program: Program, spelled: str, arguments: Sequence[str]) -> list[
 
     Args:
         program: the program.
-        spelled: words of the command, for a refusal.
-        arguments: those of the user.
+        spelled: words of the command, for messages.
+        arguments: the user's arguments.
     """
     settings = {flag: setting for setting, flag in program.names.items()}
     own = []
@@ -104,14 +104,14 @@ def own_flags(program: Program, spelled: str, arguments: Sequence[str]) -> list[
             own.append(f"--{settings[name]}{equals}{value}")
         elif name in program.names:
             flag = program.names[name]
-            sys.exit(fail(f"{spelled} has no --{name}; say --{flag} ({spelled} --help)"))
+            sys.exit(fail(f"{spelled} has no --{name}; use --{flag} ({spelled} --help)"))
         else:
             own.append(argument)
     return own
 
 
 def _missing(program: Program, arguments: Sequence[str]) -> list[str]:
-    """Returns the settings that a program needs and nobody gave."""
+    """Returns the settings that a program needs and the user did not give."""
     names = {a.lstrip("-").partition("=")[0] for a in arguments if a.startswith("-")}
     if names & _MAY_GIVE:
         return []
@@ -150,7 +150,7 @@ def main() -> int:
 
 
 def _model_of_checkpoint(word: str, arguments: Sequence[str]) -> str:
-    """Returns the model of the checkpoint that the arguments name; ends where it has none here."""
+    """Returns the model of the checkpoint in the arguments; exits if the command lacks it."""
     for argument, following in itertools.pairwise([*arguments, ""]):
         name, equals, value = argument.partition("=")
         if name in ("--checkpoint", "-checkpoint"):

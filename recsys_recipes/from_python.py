@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings and tables from Python, as commands take them."""
+"""Turns settings and tables from Python into what the commands take."""
 
 import contextlib
 import tempfile
@@ -31,7 +31,7 @@ def program_of(word: str, model: str, data: Data) -> Program:
     if model in MODELS and MODELS[model].data != data:
         other = MODELS[model].data
         raise UserError(
-            f"model {model!r} is one of {other}, for `rr.{other}`; `rr.{data}` has "
+            f"model {model!r} is a model of {other}, for `rr.{other}`; `rr.{data}` has "
             f"{', '.join(names_of(data))}"
         )
     if model not in names_of(data):
@@ -46,11 +46,11 @@ def parsed_flags(
 
     Args:
         values: flags of the program, with the program's own names.
-        program: the command's names and defaults; None has those of the program itself.
-        **settings: in the names of the command.
+        program: the command's names and defaults; None uses those of the program itself.
+        **settings: settings by the names of the command.
 
     Raises:
-        UserError: a flag is unknown, or has no such value.
+        UserError: a flag is unknown, or its value is invalid.
     """
     names = {} if program is None else program.names
     own = {flag: setting for setting, flag in names.items()}
@@ -59,7 +59,7 @@ def parsed_flags(
     arguments = []
     for name, value in settings.items():
         if name in names and name not in own:
-            raise UserError(f"there is no setting {name!r}; say {names[name]!r}")
+            raise UserError(f"there is no setting {name!r}; use {names[name]!r}")
         if isinstance(value, (list, tuple)):
             value = ",".join(map(str, value))
         given = str(value).lower() if isinstance(value, bool) else value
@@ -106,7 +106,7 @@ def train_auto(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
 
     values = parsed_flags(new_flags(program.SECTIONS), dataset=dataset, output=run, **settings)
     if status := program.run(values):
-        raise UserError(f"train auto failed with the exit status {status}: see what it printed")
+        raise UserError(f"train auto failed with exit status {status}: see what it printed")
     return Path(run)
 
 
@@ -126,7 +126,7 @@ def named_as_in(program: Program) -> Iterator[None]:
 
 @contextlib.contextmanager
 def schema_file(schema: Any) -> Iterator[Any]:
-    """Keeps a schema that is a dictionary in a YAML file meanwhile; another one stays."""
+    """Yields the file of a schema; a dictionary is kept in a YAML file meanwhile."""
     if not isinstance(schema, Mapping):
         yield schema
         return
@@ -139,23 +139,29 @@ def schema_file(schema: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def log_file(settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Yields the log of a run: the one of the settings, or one that is removed afterwards."""
+    """Yields the log file of a run: that of the settings, or a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(settings.get("log_path", Path(folder) / "log.json"))
 
 
 @contextlib.contextmanager
 def file_of(log: Any, files: Sequence[str] = ()) -> Iterator[Path]:
-    """Keeps a table or a copy in a file meanwhile; of a remote folder these files or all parts.
+    """Yields the file of a log; a table or a remote log is kept in a temporary file meanwhile.
+
+    Args:
+        log: a path, a remote address, or a table with `__arrow_c_stream__`.
+        files: names of the files to copy from a remote folder; empty copies all parts.
 
     Raises:
-        UserError: it is neither a path nor such a table.
+        UserError: the log is none of these, or cannot be copied.
     """
     if isinstance(log, Path) or (isinstance(log, str) and not is_remote(log)):
         yield Path(log)
         return
     if not isinstance(log, str) and not hasattr(log, "__arrow_c_stream__"):
-        raise UserError(f"a table is a path or has __arrow_c_stream__, got {type(log).__name__}")
+        raise UserError(
+            f"a table must be a path or have __arrow_c_stream__, got {type(log).__name__}"
+        )
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(log, str):
             name, path = log, local_copy(log, Path(folder), ProgressReporter("none"), files)
@@ -187,5 +193,5 @@ def _write_table(table: Any, path: Path) -> Path:
             for batch in reader:
                 stream.write_batch(batch)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise UserError(f"the table has a column that pyarrow cannot take: {error}") from error
+        raise UserError(f"the table has a column that pyarrow cannot convert: {error}") from error
     return path
