@@ -91,7 +91,7 @@ def prepare(
             whose schema and ids new rows get.
 
     Raises:
-        UserError: a setting or the log is refused; names the file, line and column.
+        UserError: a setting or the log is refused; the message names the file, line and column.
 
     Examples:
         >>> dataset = rr.clicks.prepare(log, "clicks", schema=schema)
@@ -182,7 +182,7 @@ def predict(log: Any, dataset: str | Path, run: str | Path, **settings: Any) -> 
         given = {**files, **settings}
         with (
             called(rows, "the dataset of the new rows"),
-            contextlib.redirect_stdout(io.StringIO()),  # it names the file, which does not stay
+            contextlib.redirect_stdout(io.StringIO()),  # it names the temporary file
         ):
             run_model("predict", model_of(Path(run)).name, "clicks", **given)
         table = parquet.read_table(predictions)
@@ -195,7 +195,7 @@ def _is_pandas(log: Any) -> bool:
 
 def _of_index(table: pa.Table, index: Any) -> Any:
     """Returns the predictions of the rows of a frame, on its index."""
-    import pandas as pd  # whose frame it is
+    import pandas as pd  # installed, since the index is from pandas
 
     row = table["line"].to_numpy() - 2
     columns = {}

@@ -53,7 +53,7 @@ def prepare(
         **settings: settings of `recsys-recipes prepare movielens`, such as `min_rating`.
 
     Raises:
-        UserError: a setting or a row is refused; names the line and column.
+        UserError: a setting or a row is refused; the message names the line and column.
 
     Examples:
         Customers who buy from six articles, always the next one:
@@ -99,7 +99,7 @@ def train(dataset: str | Path, run: str | Path, model: str = "bert4rec", **setti
 
 
 def test(dataset: str | Path, run: str | Path, **settings: Any) -> dict[str, Any]:
-    """Measures a trained model on the last item of each user.
+    """Measures a trained model on the held-out items of the test split.
 
     Args:
         dataset: the dataset of the training.
