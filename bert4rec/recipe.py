@@ -286,7 +286,7 @@ class Bert4RecTraining:
         warmup = warmup_steps(recipe.config, self.source.num_batches)
         steps = total_steps(recipe.config.run, self.source.num_batches)
         risen = (
-            f"\n`warmup_steps` {warmup}: the learning rate is still rising after all {steps} "
+            f"\n`warmup_steps` {warmup}: the learning rate rises in all of the {steps} "
             "steps, so little is learned; train longer, or lower `warmup_steps`"
         )
         return (

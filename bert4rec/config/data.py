@@ -19,7 +19,7 @@ class DataConfig(HistoriesConfig):
 
     windows: WindowKind = setting(
         "sliding",
-        "Windows of each history that an epoch trains on: the last one (recent), one at a random "
+        "Windows of each history that an epoch trains on: its end (recent), one at a random "
         "position (random), overlapping ones (sliding), or the items before each item (prefix)",
     )
     dupe_factor: int = setting(3, "Times that an epoch uses each window, masked anew each time")

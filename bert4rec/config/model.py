@@ -23,7 +23,7 @@ _ALPHA = 16.0
 class ModelConfig:
     """Settings of the network."""
 
-    max_len: int = setting(100, "Most items of a history that the model sees")
+    max_len: int = setting(100, "Maximum length of a sequence that the model sees")
     emb_dim: int = setting(256, "Dimension of the item embedding and of every layer")
     nhead: int = setting(2, "Attention heads")
     num_layers: int = setting(2, "Transformer blocks")

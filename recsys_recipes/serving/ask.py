@@ -11,15 +11,15 @@ r"""Talks to a model on a Triton server, over HTTP or gRPC.
     recsys-recipes ask --url 127.0.0.1:8000 --model dlrm --mode perf_input \
         --dataset /data/dlrm/binary_dataset --perf_input rows.json
 
-Without --request it prints the model's inputs and outputs. With it, it answers the requests of a
-file, one JSON object per line (- reads standard input); --canary 0.1 --canary_version 3 sends a
-tenth of them to another version. --mode page (extra `page`) opens a page in the browser:
-recommendations for a history picked by title or, for a model of clicks deployed with --raw, the
-score of a line of a click log and the effect of each field. --mode test evaluates the test split
-and exits 1 if the server's replies differ from the checkpoint's. --mode load measures latency and
-throughput. --mode perf_input writes rows for NVIDIA's perf_analyzer (--input-data) and sends
-nothing. These three modes take samples of a dataset of clicks for models of clicks, and histories
-of a dataset of ratings for models of ratings.
+Without --request it prints the model's inputs and outputs. --request sends the requests of a file,
+one JSON object per line (- reads standard input), and prints the answers; --canary 0.1
+--canary_version 3 sends a tenth of them to another version. --mode page (extra `page`) opens a page
+in the browser: recommendations for a history picked by title or, for a model of clicks deployed
+with --raw, the score of a line of a click log and the effect of each field. --mode test evaluates
+the test split and exits 1 if the server's replies differ from the checkpoint's. --mode load
+measures latency and throughput. --mode perf_input writes rows for NVIDIA's perf_analyzer
+(--input-data) and sends nothing. These three modes take samples of a dataset of clicks for models
+of clicks, and histories of a dataset of ratings for models of ratings.
 """
 
 import contextlib
