@@ -10,17 +10,28 @@ import pyarrow as pa
 __all__ = ["infer", "predict", "prepare", "test", "train"]
 
 def infer(log: Any, schema: str | Path) -> Path:
-    """Drafts a schema from a sample of a log.
+    """Drafts a schema from a sample of a log; returns its path.
+
+    Read the draft before you use it. If its label could not be determined, it is left open.
 
     Args:
         log: a path or a table.
-        schema: the YAML file to write; one that is there is replaced.
-
-    Returns:
-        `schema`. Its label may be left open, and each line is to be read.
+        schema: YAML file to write; an existing one is replaced.
 
     Raises:
         UserError: the log cannot be read.
+
+    Examples:
+        A log in which two of five ads are bought:
+
+        >>> import pyarrow as pa
+        >>> import recsys_recipes as rr
+        >>> rows = [(f"ad{i % 5}", 20 + i % 50, "yes" if i % 5 < 2 else "no") for i in range(1000)]
+        >>> ads, ages, outcomes = zip(*rows)
+        >>> log = pa.table({"ad": ads, "age": ages, "bought": outcomes})
+        >>> schema = rr.clicks.infer(log, "schema.yaml")
+        >>> print(schema.read_text().splitlines()[2])
+        label: {column: bought, positive: ["yes"], negative: ["no"]}  # 40.0% are yes
     """
 
 def prepare(
@@ -67,8 +78,8 @@ def prepare(
 
     Args:
         log: a path or a table.
-        output: the folder to make.
-        schema: YAML file of the columns, or its content; None reads Criteo's form.
+        output: folder to create.
+        schema: YAML file that describes the columns, or its content; None reads Criteo's form.
         dictionaries: Dataset whose rules and dictionaries are applied to the rows instead of
             counting categories; all rows go to the test split unless a split is given.
         preset: Settings of the transform: dlrm, kaggle, mlperf, nvidia, torchrec_nvt.
@@ -120,7 +131,10 @@ def prepare(
             random shuffles by default.
 
     Raises:
-        UserError: a setting or the log is refused; names the file, line and column.
+        UserError: a setting or the log is refused; the message names the file, line and column.
+
+    Examples:
+        >>> dataset = rr.clicks.prepare(log, "clicks", schema=schema)
     """
 
 @overload
@@ -212,99 +226,97 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of clicks, or `auto`.
-        num_numerical_features: Number of numerical features in the dataset. Defaults to 13 for
-            Criteo
-        embedding_dim: Dimensionality of embedding space for categorical features
-        bottom_mlp_sizes: Linear layer sizes for the bottom MLP; the last is `embedding_dim`
-        top_mlp_sizes: Linear layer sizes for the top MLP; the last is 1
-        interaction_op: Type of interaction operation to perform; cuda_dot takes the extension, dot
-            plain PyTorch
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for clicks, or `auto`, which compares
+            several on the validation rows and blends the best.
+        num_numerical_features: Number of numerical features in the dataset, 13 in Criteo's
+        embedding_dim: Columns of the embeddings of categorical features
+        bottom_mlp_sizes: Sizes of the layers of the bottom MLP; the last is `embedding_dim`
+        top_mlp_sizes: Sizes of the layers of the top MLP; the last is 1
+        interaction_op: Interaction of the features: cuda_dot uses the extension, dot plain PyTorch
         dcn_low_rank_dim: Rank of each cross layer of `interaction_op` dcnv2
-        embedding_type: The type of the embedding operation to use: one joint table updated in place
-            by the fused optimizer, one joint table with sparse gradients (plain PyTorch, or through
-            the extension), or one table per feature
-        embedding_storage: How `embedding_type` joint_fused keeps its table: float32, or bfloat16
-            written with stochastic rounding (half the memory)
-        hash_indices: If True the model will compute `index := index % table size` to ensure that
-            the indices match table sizes
-        max_table_size: Maximum number of rows per embedding table, by default equal to the number
-            of unique values for each categorical variable; needs `hash_indices`
-        optimized_mlp: Use an optimized implementation of MLP from apex, where it is installed
+        embedding_type: Type of the embedding: one joint table updated in place by the fused
+            optimizer (joint_fused), one joint table with sparse gradients, in the extension
+            (joint_sparse) or plain PyTorch (joint), or one table per feature (multi_table)
+        embedding_storage: Number format of the table of `embedding_type` joint_fused: float32, or
+            bfloat16 with stochastic rounding (half the memory)
+        hash_indices: Compute `index % table size`, so that all indices fit their tables
+        max_table_size: Most rows of an embedding table, by default the number of distinct values of
+            its feature; needs `hash_indices`
+        optimized_mlp: Use apex's optimized implementation of the MLPs, if it is installed
         dropout: Fraction of activations dropped after each hidden layer of the top MLP in training
-        embedding_init: Standard deviation of the normal distribution that embeddings start from. By
-            default each table starts uniformly within sqrt(1 / rows) of zero, as NVIDIA's do:
-            values of features with few categories are then large, which costs quality on many logs
-        numerical_embedding: Vectors of numerical features that join those of the categorical ones
-            in the interaction, beside the bottom MLP: bins gives a number the vector of its
-            quantile bin, piecewise_linear codes where it lies among the quantiles, which a linear
-            layer and a ReLU make a vector (arXiv:2203.05556). The quantiles are those of the
-            training rows
+        embedding_init: Standard deviation of the normal distribution that initialises embeddings.
+            By default, each table is initialised uniformly within sqrt(1 / rows) of zero, as NVIDIA
+            does: features with few categories then get large values, which costs quality on many
+            logs
+        numerical_embedding: Adds a vector of each numerical feature to the interaction, in addition
+            to the bottom MLP. bins: the vector of the number's quantile bin. piecewise_linear: the
+            position of the number among the quantiles, mapped to a vector by a linear layer and a
+            ReLU (arXiv:2203.05556). The quantiles are those of the training rows
         numerical_bins: Quantile bins of each numerical feature, for `numerical_embedding`
-        id_statistics: Slots of a table of statistics: how many training rows have an id, or a pair
-            of ids, and how many of these rows are clicks. The top MLP sees both for each id and
-            pair of ids of a row. A full table keeps the most frequent ones; 0 turns it off. For one
-            process and datasets without lists
-        seeds: Networks that start from different random values and are trained side by side as one
-            model, which answers with the mean of their logits; N networks take N times the time
+        id_statistics: Slots of a table that counts, for each id and pair of ids, the training rows
+            and the clicks among them; the top MLP gets both counts of all ids and pairs of a row. A
+            full table keeps the most frequent ones; 0 turns it off. Only for one process and
+            datasets without lists
+        seeds: Number of networks, initialised differently and trained together as one model, which
+            predicts the mean of their logits; N networks take N times as long
         batch_norm: Normalise each hidden layer of the MLPs over the batch
-        dataset_type: The type of the dataset to use
-        loader: Reader of `dataset_type` parquet: default, or merlin, which needs merlin-dataloader
-        num_embeddings_per_feature: Rows of each embedding table, for a dataset folder without
-            feature specification (TorchRec's), or instead of the cardinalities in it; by default
-            those, or those of the checkpoint
-        dataset_subset: Use only a subset of the training data. If None (default) will use all of
-            it. Must be either None, or a float in range (0,1]
-        batch_size: Batch size used for training
-        test_batch_size: Batch size used for testing/validation
-        drop_last: Leave out the last rows of an epoch of training, if they make no whole batch
-        shuffle_batch_order: Read batch in train dataset by random order
-        eval_split: Split that evaluations run on. Choose settings on `validation`, report `test`
-        synthetic_dataset_num_entries: Number of samples per epoch for the synthetic dataset
-        synthetic_dataset_table_sizes: Embedding table sizes to use with the synthetic dataset
-        synthetic_dataset_dir: Default synthetic disk dataset directory
-        synthetic_distribution: How synthetic ids are drawn; real ids are close to zipf, which is
-            faster to train
+        dataset_type: Type of the dataset
+        loader: Reader for `dataset_type` parquet: default, or merlin (needs merlin-dataloader)
+        num_embeddings_per_feature: Rows of each embedding table, instead of the cardinalities in
+            the dataset's feature specification or the checkpoint; needed for a folder without that
+            file (TorchRec's)
+        dataset_subset: Fraction of the training rows to use, in (0, 1]; by default all of them
+        batch_size: Batch size for training
+        test_batch_size: Batch size for testing and validation
+        drop_last: Leave out the last rows of a training epoch if they do not fill a batch
+        shuffle_batch_order: Read the training batches in random order
+        eval_split: Split to evaluate on: choose settings on `validation`, report results on `test`
+        synthetic_dataset_num_entries: Samples per epoch of the synthetic dataset
+        synthetic_dataset_table_sizes: Rows of each embedding table for the synthetic dataset
+        synthetic_dataset_dir: Folder of the synthetic dataset on disk
+        synthetic_distribution: Distribution of synthetic ids; real ids are close to zipf, which
+            trains faster
         lr: Base learning rate
-        warmup_factor: Learning rate warmup factor. Must be a non-negative integer
-        warmup_steps: Number of warmup optimization steps
-        decay_start_step: Optimization step after which to start decaying the learning rate, if None
-            will start decaying right after the warmup phase is completed
-        decay_steps: Polynomial learning rate decay steps. If equal to 0 will not do any decaying
-        decay_power: Polynomial learning rate decay power
-        decay_end_lr: LR after the decay ends
+        warmup_factor: Warmup factor of the learning rate, a non-negative integer
+        warmup_steps: Optimizer steps of the learning rate warmup
+        decay_start_step: Optimizer step after which the learning rate decays; with None, right
+            after the warmup
+        decay_steps: Steps of the polynomial decay of the learning rate; 0 does not decay it
+        decay_power: Power of the polynomial decay
+        decay_end_lr: Learning rate after the decay
         optimizer: Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad
         embedding_weight_decay: Weight decay of the embedding rows that occur in a batch
         embedding_l2: Adds this times half the squared norm of all embeddings to the loss of each
-            batch. Rows that do not occur shrink too, so that a step takes time by the rows of the
-            tables: for those that are small (0.1 for ids that occur often)
-        reset_embeddings: Draw the embeddings anew before each epoch but the first: the MLPs train
-            for several epochs, the embeddings for one, so that rare ids are not memorised (MEDA,
-            arXiv:2305.19531)
-        plateau_factor: Factor of the learning rate after each evaluation without a better one; with
-            `reset_embeddings` those at the ends of epochs
+            batch. Rows that do not occur in the batch shrink too, so that a step takes time in
+            proportion to all rows: for small tables (0.1 for ids that occur often)
+        reset_embeddings: Initialise the embeddings again before each epoch except the first: the
+            MLPs train for several epochs, the embeddings for one, so that rare ids are not
+            memorised (MEDA, arXiv:2305.19531)
+        plateau_factor: Multiplies the learning rate after each evaluation that is not the best so
+            far; with `reset_embeddings`, only evaluations at the ends of epochs count
         amp: Compute matrix products in half precision
-        amp_dtype: Type of the matrix products under `amp`; bfloat16 needs no loss scale
-        loss_scale: Static loss scale for Mixed Precision Training
-        tf32: Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU
-        quantize: int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated
-            on the first training rows; `mode` test prints what it costs
+        amp_dtype: Type of matrix products under `amp`; bfloat16 does not need a loss scale
+        loss_scale: Static loss scale for mixed precision
+        tf32: Multiply float32 matrices in TF32 (10 bits of mantissa) on a GPU
+        quantize: int8: also test or measure the model with 8-bit tables and MLPs (CPU), calibrated
+            on the first training rows; `mode` test prints the loss of quality
         seed: Random seed
         max_steps: Stop after this many steps
         test_freq: Steps between validations; by default one per epoch
-        patience: Stop after this many evaluations in a row without a better one (`best_by`); with
-            `reset_embeddings` only those at the ends of epochs count, and each end is evaluated
+        patience: Stop after this many evaluations in a row that are not better than the best one
+            (`best_by`); with `reset_embeddings`, only those at the ends of epochs count, and each
+            end is evaluated
         base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
-        print_freq: Number of optimizations steps between printing training status to stdout
+        print_freq: Optimizer steps between prints of the training status
         log_path: Destination of the log of metrics; empty takes log.json in the folder that a
             training saves in, and no file without one
-        checkpoint: Path from which to load a checkpoint: one step_* folder, the folder of a run
-            (its best evaluated checkpoint is taken), or a folder in NVIDIA's layout
+        checkpoint: Checkpoint to load: one step_* folder, the folder of a run (loads its best
+            evaluated checkpoint), or a folder in NVIDIA's layout
         save_freq: Steps between checkpoints, in addition to those at the best evaluation, at the
             end and on SIGTERM, SIGINT or SIGHUP
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
@@ -312,20 +324,20 @@ def train(
         resume: Continue the run in the folder of the checkpoints, if there is one
         benchmark_warmup_steps: Number of first steps to leave out of the throughput
         epochs: Number of epochs to train for
-        test_after: Don't test the model unless this many epochs has been completed
-        best_by: Metric by which an evaluation is better than the others, for the best checkpoint,
-            `patience` and `plateau_factor`; log_loss stops before the probabilities overfit
-        auc_threshold: Stop the training after achieving this AUC
-        placement: JSON file with the placement of the tables on several processes, as python -m
-            dlrm.scripts.plan_placement writes it; by default it is planned
+        test_after: Do not test the model before this many epochs are completed
+        best_by: Metric that compares evaluations, for the best checkpoint, `patience` and
+            `plateau_factor`; log_loss stops before the probabilities overfit
+        auc_threshold: Stop training when this AUC is reached
+        placement: JSON file with the placement of the tables on several processes, written by
+            python -m dlrm.scripts.plan_placement; by default, the run plans one
         cuda_graphs: Capture the whole training step in a CUDA graph and replay it; in `mode`
             inference_benchmark, the prediction for each batch size
-        baselines: What a test, and the end of a training, compares with, beside the constant click
-            rate: logistic_regression | lightgbm. They are fitted to the training rows, in seconds,
-            on one process; lightgbm where it is installed. Empty for none, as under `run_benchmark`
-            where this is not given
-        output_dir: Path where to save the checkpoints when it is given without `output`; a relative
-            `output` is taken inside it
+        baselines: Models to compare with in a test and at the end of training, in addition to the
+            constant click rate: logistic_regression | lightgbm. They are fitted to the training
+            rows in seconds, in runs of one process; lightgbm only if it is installed. Empty turns
+            this off, which is the default under `run_benchmark`
+        output_dir: If given without `output`, the folder in which to save checkpoints; a relative
+            `output` is inside it
         run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 by
             default): throughput, step time, peak memory. Each measured step waits for the device;
             then training continues
@@ -337,17 +349,20 @@ def train(
             FILE.html; needs matplotlib
         tensorboard: Folder for TensorBoard events: the curves of a training and its evaluations;
             needs tensorboard
-        preset: Settings that belong together: bars_x1, bars_x4, criteo_sample, kaggle,
-            mlperf_dcnv2, small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses them
-            by the dataset and its validation split; flags that are given override it. By default
-            auto to train on a dataset that a schema made, unless a setting of the model (but
-            `seeds`) or the optimizer, or a checkpoint to load, is given
+        preset: Set of settings: bars_x1, bars_x4, criteo_sample, kaggle, mlperf_dcnv2, small,
+            terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the dataset and
+            its validation split; flags that you give override the preset. The default is auto if
+            you train on a dataset made with a schema and give no setting of the model (except
+            `seeds`) or the optimizer and no checkpoint to load
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.clicks.train(dataset, "click-run", "logistic", baselines="")
     """
 
 @overload
@@ -372,29 +387,32 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of clicks, or `auto`.
-        hash_indices: Take ids modulo the rows of their table, of a dataset with larger ones, or
-            with `num_embeddings_per_feature`
-        dataset_type: The type of the dataset to use
-        num_embeddings_per_feature: Rows of each embedding table, for a dataset folder without
-            feature specification (TorchRec's), or instead of the cardinalities in it; by default
-            those, or those of the checkpoint
-        dataset_subset: Use only a subset of the training data. If None (default) will use all of
-            it. Must be either None, or a float in range (0,1]
-        test_batch_size: Batch size used for testing/validation
-        eval_split: Split that evaluations run on. Choose settings on `validation`, report `test`
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for clicks, or `auto`, which compares
+            several on the validation rows and blends the best.
+        hash_indices: Take ids modulo the rows of their table, for a dataset with larger ids or with
+            `num_embeddings_per_feature`
+        dataset_type: Type of the dataset
+        num_embeddings_per_feature: Rows of each embedding table, instead of the cardinalities in
+            the dataset's feature specification or the checkpoint; needed for a folder without that
+            file (TorchRec's)
+        dataset_subset: Fraction of the training rows to use, in (0, 1]; by default all of them
+        test_batch_size: Batch size for testing and validation
+        eval_split: Split to evaluate on: choose settings on `validation`, report results on `test`
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
-        baselines: What a test compares with, beside the constant click rate: lightgbm where it is
-            installed; empty for none
+        baselines: What a test compares with, in addition to the constant click rate: lightgbm if it
+            is installed; empty for nothing else
         log_path: Destination of the log of metrics; empty takes log.json in the folder that a
             training saves in, and no file without one
         num_threads: CPU threads; by default one per core
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.clicks.train(dataset, "click-run", "logistic", baselines="")
     """
 
 @overload
@@ -419,28 +437,32 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of clicks, or `auto`.
-        blend_of: Checkpoint, or folder of a run, of the DLRM, which is trained on the same dataset
-        dataset_type: The type of the dataset to use
-        num_embeddings_per_feature: Rows of each embedding table, for a dataset folder without
-            feature specification (TorchRec's), or instead of the cardinalities in it; by default
-            those, or those of the checkpoint
-        dataset_subset: Use only a subset of the training data. If None (default) will use all of
-            it. Must be either None, or a float in range (0,1]
-        test_batch_size: Batch size used for testing/validation
-        eval_split: Split that evaluations run on. Choose settings on `validation`, report `test`
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for clicks, or `auto`, which compares
+            several on the validation rows and blends the best.
+        blend_of: Checkpoint, or folder of a run, of the DLRM, which must be trained on the same
+            dataset
+        dataset_type: Type of the dataset
+        num_embeddings_per_feature: Rows of each embedding table, instead of the cardinalities in
+            the dataset's feature specification or the checkpoint; needed for a folder without that
+            file (TorchRec's)
+        dataset_subset: Fraction of the training rows to use, in (0, 1]; by default all of them
+        test_batch_size: Batch size for testing and validation
+        eval_split: Split to evaluate on: choose settings on `validation`, report results on `test`
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
-        baselines: What a test compares with, beside the constant click rate: lightgbm where it is
-            installed; empty for none
+        baselines: What a test compares with, in addition to the constant click rate: lightgbm if it
+            is installed; empty for nothing else
         log_path: Destination of the log of metrics; empty takes log.json in the folder that a
             training saves in, and no file without one
         num_threads: CPU threads; by default one per core
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.clicks.train(dataset, "click-run", "logistic", baselines="")
     """
 
 @overload
@@ -456,9 +478,10 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of clicks, or `auto`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for clicks, or `auto`, which compares
+            several on the validation rows and blends the best.
         base_device: Device of the network: auto, cuda or cpu
         num_threads: CPU threads; by default one per core
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
@@ -467,6 +490,9 @@ def train(
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.clicks.train(dataset, "click-run", "logistic", baselines="")
     """
 
 def test(
@@ -540,125 +566,125 @@ def test(
     preset: str | Path = ...,
     budget: str = ...,
 ) -> dict[str, Any]:
-    """Measures a trained model.
+    """Measures a trained model on the test rows.
 
     Args:
-        dataset: a dataset with labels, of the rules and ids of the training.
-        run: folder of the checkpoints, of any model of clicks.
-        num_numerical_features: Number of numerical features in the dataset. Defaults to 13 for
-            Criteo
-        embedding_dim: Dimensionality of embedding space for categorical features
-        bottom_mlp_sizes: Linear layer sizes for the bottom MLP; the last is `embedding_dim`
-        top_mlp_sizes: Linear layer sizes for the top MLP; the last is 1
-        interaction_op: Type of interaction operation to perform; cuda_dot takes the extension, dot
-            plain PyTorch
+        dataset: a dataset with labels, and with the schema and ids of the training.
+        run: folder of the checkpoints of any model of clicks.
+        num_numerical_features: Number of numerical features in the dataset, 13 in Criteo's
+        embedding_dim: Columns of the embeddings of categorical features
+        bottom_mlp_sizes: Sizes of the layers of the bottom MLP; the last is `embedding_dim`
+        top_mlp_sizes: Sizes of the layers of the top MLP; the last is 1
+        interaction_op: Interaction of the features: cuda_dot uses the extension, dot plain PyTorch
         dcn_low_rank_dim: Rank of each cross layer of `interaction_op` dcnv2
-        embedding_type: The type of the embedding operation to use: one joint table updated in place
-            by the fused optimizer, one joint table with sparse gradients (plain PyTorch, or through
-            the extension), or one table per feature
-        embedding_storage: How `embedding_type` joint_fused keeps its table: float32, or bfloat16
-            written with stochastic rounding (half the memory)
-        hash_indices: If True the model will compute `index := index % table size` to ensure that
-            the indices match table sizes
-        max_table_size: Maximum number of rows per embedding table, by default equal to the number
-            of unique values for each categorical variable; needs `hash_indices`
-        optimized_mlp: Use an optimized implementation of MLP from apex, where it is installed
+        embedding_type: Type of the embedding: one joint table updated in place by the fused
+            optimizer (joint_fused), one joint table with sparse gradients, in the extension
+            (joint_sparse) or plain PyTorch (joint), or one table per feature (multi_table)
+        embedding_storage: Number format of the table of `embedding_type` joint_fused: float32, or
+            bfloat16 with stochastic rounding (half the memory)
+        hash_indices: Compute `index % table size`, so that all indices fit their tables
+        max_table_size: Most rows of an embedding table, by default the number of distinct values of
+            its feature; needs `hash_indices`
+        optimized_mlp: Use apex's optimized implementation of the MLPs, if it is installed
         dropout: Fraction of activations dropped after each hidden layer of the top MLP in training
-        embedding_init: Standard deviation of the normal distribution that embeddings start from. By
-            default each table starts uniformly within sqrt(1 / rows) of zero, as NVIDIA's do:
-            values of features with few categories are then large, which costs quality on many logs
-        numerical_embedding: Vectors of numerical features that join those of the categorical ones
-            in the interaction, beside the bottom MLP: bins gives a number the vector of its
-            quantile bin, piecewise_linear codes where it lies among the quantiles, which a linear
-            layer and a ReLU make a vector (arXiv:2203.05556). The quantiles are those of the
-            training rows
+        embedding_init: Standard deviation of the normal distribution that initialises embeddings.
+            By default, each table is initialised uniformly within sqrt(1 / rows) of zero, as NVIDIA
+            does: features with few categories then get large values, which costs quality on many
+            logs
+        numerical_embedding: Adds a vector of each numerical feature to the interaction, in addition
+            to the bottom MLP. bins: the vector of the number's quantile bin. piecewise_linear: the
+            position of the number among the quantiles, mapped to a vector by a linear layer and a
+            ReLU (arXiv:2203.05556). The quantiles are those of the training rows
         numerical_bins: Quantile bins of each numerical feature, for `numerical_embedding`
-        id_statistics: Slots of a table of statistics: how many training rows have an id, or a pair
-            of ids, and how many of these rows are clicks. The top MLP sees both for each id and
-            pair of ids of a row. A full table keeps the most frequent ones; 0 turns it off. For one
-            process and datasets without lists
-        seeds: Networks that start from different random values and are trained side by side as one
-            model, which answers with the mean of their logits; N networks take N times the time
+        id_statistics: Slots of a table that counts, for each id and pair of ids, the training rows
+            and the clicks among them; the top MLP gets both counts of all ids and pairs of a row. A
+            full table keeps the most frequent ones; 0 turns it off. Only for one process and
+            datasets without lists
+        seeds: Number of networks, initialised differently and trained together as one model, which
+            predicts the mean of their logits; N networks take N times as long
         batch_norm: Normalise each hidden layer of the MLPs over the batch
-        dataset_type: The type of the dataset to use
-        loader: Reader of `dataset_type` parquet: default, or merlin, which needs merlin-dataloader
-        num_embeddings_per_feature: Rows of each embedding table, for a dataset folder without
-            feature specification (TorchRec's), or instead of the cardinalities in it; by default
-            those, or those of the checkpoint
-        dataset_subset: Use only a subset of the training data. If None (default) will use all of
-            it. Must be either None, or a float in range (0,1]
-        batch_size: Batch size used for training
-        test_batch_size: Batch size used for testing/validation
-        drop_last: Leave out the last rows of an epoch of training, if they make no whole batch
-        shuffle_batch_order: Read batch in train dataset by random order
-        eval_split: Split that evaluations run on. Choose settings on `validation`, report `test`
-        synthetic_dataset_num_entries: Number of samples per epoch for the synthetic dataset
-        synthetic_dataset_table_sizes: Embedding table sizes to use with the synthetic dataset
-        synthetic_dataset_dir: Default synthetic disk dataset directory
-        synthetic_distribution: How synthetic ids are drawn; real ids are close to zipf, which is
-            faster to train
+        dataset_type: Type of the dataset
+        loader: Reader for `dataset_type` parquet: default, or merlin (needs merlin-dataloader)
+        num_embeddings_per_feature: Rows of each embedding table, instead of the cardinalities in
+            the dataset's feature specification or the checkpoint; needed for a folder without that
+            file (TorchRec's)
+        dataset_subset: Fraction of the training rows to use, in (0, 1]; by default all of them
+        batch_size: Batch size for training
+        test_batch_size: Batch size for testing and validation
+        drop_last: Leave out the last rows of a training epoch if they do not fill a batch
+        shuffle_batch_order: Read the training batches in random order
+        eval_split: Split to evaluate on: choose settings on `validation`, report results on `test`
+        synthetic_dataset_num_entries: Samples per epoch of the synthetic dataset
+        synthetic_dataset_table_sizes: Rows of each embedding table for the synthetic dataset
+        synthetic_dataset_dir: Folder of the synthetic dataset on disk
+        synthetic_distribution: Distribution of synthetic ids; real ids are close to zipf, which
+            trains faster
         lr: Base learning rate
-        warmup_factor: Learning rate warmup factor. Must be a non-negative integer
-        warmup_steps: Number of warmup optimization steps
-        decay_start_step: Optimization step after which to start decaying the learning rate, if None
-            will start decaying right after the warmup phase is completed
-        decay_steps: Polynomial learning rate decay steps. If equal to 0 will not do any decaying
-        decay_power: Polynomial learning rate decay power
-        decay_end_lr: LR after the decay ends
+        warmup_factor: Warmup factor of the learning rate, a non-negative integer
+        warmup_steps: Optimizer steps of the learning rate warmup
+        decay_start_step: Optimizer step after which the learning rate decays; with None, right
+            after the warmup
+        decay_steps: Steps of the polynomial decay of the learning rate; 0 does not decay it
+        decay_power: Power of the polynomial decay
+        decay_end_lr: Learning rate after the decay
         optimizer: Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad
         embedding_weight_decay: Weight decay of the embedding rows that occur in a batch
         embedding_l2: Adds this times half the squared norm of all embeddings to the loss of each
-            batch. Rows that do not occur shrink too, so that a step takes time by the rows of the
-            tables: for those that are small (0.1 for ids that occur often)
-        reset_embeddings: Draw the embeddings anew before each epoch but the first: the MLPs train
-            for several epochs, the embeddings for one, so that rare ids are not memorised (MEDA,
-            arXiv:2305.19531)
-        plateau_factor: Factor of the learning rate after each evaluation without a better one; with
-            `reset_embeddings` those at the ends of epochs
+            batch. Rows that do not occur in the batch shrink too, so that a step takes time in
+            proportion to all rows: for small tables (0.1 for ids that occur often)
+        reset_embeddings: Initialise the embeddings again before each epoch except the first: the
+            MLPs train for several epochs, the embeddings for one, so that rare ids are not
+            memorised (MEDA, arXiv:2305.19531)
+        plateau_factor: Multiplies the learning rate after each evaluation that is not the best so
+            far; with `reset_embeddings`, only evaluations at the ends of epochs count
         amp: Compute matrix products in half precision
-        amp_dtype: Type of the matrix products under `amp`; bfloat16 needs no loss scale
-        loss_scale: Static loss scale for Mixed Precision Training
-        tf32: Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU
-        quantize: int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated
-            on the first training rows; `mode` test prints what it costs
+        amp_dtype: Type of matrix products under `amp`; bfloat16 does not need a loss scale
+        loss_scale: Static loss scale for mixed precision
+        tf32: Multiply float32 matrices in TF32 (10 bits of mantissa) on a GPU
+        quantize: int8: also test or measure the model with 8-bit tables and MLPs (CPU), calibrated
+            on the first training rows; `mode` test prints the loss of quality
         seed: Random seed
         base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
-        print_freq: Number of optimizations steps between printing training status to stdout
+        print_freq: Optimizer steps between prints of the training status
         log_path: Destination of the log of metrics; empty takes log.json in the folder that a
             training saves in, and no file without one
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
         epochs: Number of epochs to train for
-        best_by: Metric by which an evaluation is better than the others, for the best checkpoint,
-            `patience` and `plateau_factor`; log_loss stops before the probabilities overfit
-        placement: JSON file with the placement of the tables on several processes, as python -m
-            dlrm.scripts.plan_placement writes it; by default it is planned
-        gauc_by: Also report the AUC grouped by this categorical feature (GAUC), such as the user,
-            or by the group of a schema. Id 0 is skipped if it means missing, rare or unseen
-        baselines: What a test, and the end of a training, compares with, beside the constant click
-            rate: logistic_regression | lightgbm. They are fitted to the training rows, in seconds,
-            on one process; lightgbm where it is installed. Empty for none, as under `run_benchmark`
-            where this is not given
+        best_by: Metric that compares evaluations, for the best checkpoint, `patience` and
+            `plateau_factor`; log_loss stops before the probabilities overfit
+        placement: JSON file with the placement of the tables on several processes, written by
+            python -m dlrm.scripts.plan_placement; by default, the run plans one
+        gauc_by: Also report the AUC within the groups of this categorical feature (GAUC), such as
+            the user, or of a schema's group. Skips id 0 if it means missing, rare or unseen
+        baselines: Models to compare with in a test and at the end of training, in addition to the
+            constant click rate: logistic_regression | lightgbm. They are fitted to the training
+            rows in seconds, in runs of one process; lightgbm only if it is installed. Empty turns
+            this off, which is the default under `run_benchmark`
         benchmark_steps: Steps of `run_benchmark`
         report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
-        preset: Settings that belong together: bars_x1, bars_x4, criteo_sample, kaggle,
-            mlperf_dcnv2, small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses them
-            by the dataset and its validation split; flags that are given override it. By default
-            auto to train on a dataset that a schema made, unless a setting of the model (but
-            `seeds`) or the optimizer, or a checkpoint to load, is given
+        preset: Set of settings: bars_x1, bars_x4, criteo_sample, kaggle, mlperf_dcnv2, small,
+            terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the dataset and
+            its validation split; flags that you give override the preset. The default is auto if
+            you train on a dataset made with a schema and give no setting of the model (except
+            `seeds`) or the optimizer and no checkpoint to load
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
 
     Returns:
-        Name -> metric of the split, `auc` and `log_loss` among them, and those of the baselines.
+        Name -> metric of the split, such as `auc` and `log_loss`, and those of the baselines.
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> round(rr.clicks.test(dataset, run, baselines="")["auc"], 3)
+        1.0
     """
 
 def predict(
@@ -731,120 +757,121 @@ def predict(
     budget: str = ...,
     baselines: list[str] | tuple[str, ...] | str = ...,
 ) -> Any:
-    """Returns the click probabilities of new rows, whose label is not read.
+    """Returns the click probabilities of new rows, which need no label.
 
     Args:
         log: a path or a table.
-        dataset: the dataset of the training, whose rules and ids the rows are read by.
-        run: folder of the checkpoints, of any model of clicks.
-        num_numerical_features: Number of numerical features in the dataset. Defaults to 13 for
-            Criteo
-        embedding_dim: Dimensionality of embedding space for categorical features
-        bottom_mlp_sizes: Linear layer sizes for the bottom MLP; the last is `embedding_dim`
-        top_mlp_sizes: Linear layer sizes for the top MLP; the last is 1
-        interaction_op: Type of interaction operation to perform; cuda_dot takes the extension, dot
-            plain PyTorch
+        dataset: the dataset of the training, whose schema and ids the rows get.
+        run: folder of the checkpoints of any model of clicks.
+        num_numerical_features: Number of numerical features in the dataset, 13 in Criteo's
+        embedding_dim: Columns of the embeddings of categorical features
+        bottom_mlp_sizes: Sizes of the layers of the bottom MLP; the last is `embedding_dim`
+        top_mlp_sizes: Sizes of the layers of the top MLP; the last is 1
+        interaction_op: Interaction of the features: cuda_dot uses the extension, dot plain PyTorch
         dcn_low_rank_dim: Rank of each cross layer of `interaction_op` dcnv2
-        embedding_type: The type of the embedding operation to use: one joint table updated in place
-            by the fused optimizer, one joint table with sparse gradients (plain PyTorch, or through
-            the extension), or one table per feature
-        embedding_storage: How `embedding_type` joint_fused keeps its table: float32, or bfloat16
-            written with stochastic rounding (half the memory)
-        hash_indices: If True the model will compute `index := index % table size` to ensure that
-            the indices match table sizes
-        max_table_size: Maximum number of rows per embedding table, by default equal to the number
-            of unique values for each categorical variable; needs `hash_indices`
-        optimized_mlp: Use an optimized implementation of MLP from apex, where it is installed
+        embedding_type: Type of the embedding: one joint table updated in place by the fused
+            optimizer (joint_fused), one joint table with sparse gradients, in the extension
+            (joint_sparse) or plain PyTorch (joint), or one table per feature (multi_table)
+        embedding_storage: Number format of the table of `embedding_type` joint_fused: float32, or
+            bfloat16 with stochastic rounding (half the memory)
+        hash_indices: Compute `index % table size`, so that all indices fit their tables
+        max_table_size: Most rows of an embedding table, by default the number of distinct values of
+            its feature; needs `hash_indices`
+        optimized_mlp: Use apex's optimized implementation of the MLPs, if it is installed
         dropout: Fraction of activations dropped after each hidden layer of the top MLP in training
-        embedding_init: Standard deviation of the normal distribution that embeddings start from. By
-            default each table starts uniformly within sqrt(1 / rows) of zero, as NVIDIA's do:
-            values of features with few categories are then large, which costs quality on many logs
-        numerical_embedding: Vectors of numerical features that join those of the categorical ones
-            in the interaction, beside the bottom MLP: bins gives a number the vector of its
-            quantile bin, piecewise_linear codes where it lies among the quantiles, which a linear
-            layer and a ReLU make a vector (arXiv:2203.05556). The quantiles are those of the
-            training rows
+        embedding_init: Standard deviation of the normal distribution that initialises embeddings.
+            By default, each table is initialised uniformly within sqrt(1 / rows) of zero, as NVIDIA
+            does: features with few categories then get large values, which costs quality on many
+            logs
+        numerical_embedding: Adds a vector of each numerical feature to the interaction, in addition
+            to the bottom MLP. bins: the vector of the number's quantile bin. piecewise_linear: the
+            position of the number among the quantiles, mapped to a vector by a linear layer and a
+            ReLU (arXiv:2203.05556). The quantiles are those of the training rows
         numerical_bins: Quantile bins of each numerical feature, for `numerical_embedding`
-        id_statistics: Slots of a table of statistics: how many training rows have an id, or a pair
-            of ids, and how many of these rows are clicks. The top MLP sees both for each id and
-            pair of ids of a row. A full table keeps the most frequent ones; 0 turns it off. For one
-            process and datasets without lists
-        seeds: Networks that start from different random values and are trained side by side as one
-            model, which answers with the mean of their logits; N networks take N times the time
+        id_statistics: Slots of a table that counts, for each id and pair of ids, the training rows
+            and the clicks among them; the top MLP gets both counts of all ids and pairs of a row. A
+            full table keeps the most frequent ones; 0 turns it off. Only for one process and
+            datasets without lists
+        seeds: Number of networks, initialised differently and trained together as one model, which
+            predicts the mean of their logits; N networks take N times as long
         batch_norm: Normalise each hidden layer of the MLPs over the batch
-        dataset_type: The type of the dataset to use
-        loader: Reader of `dataset_type` parquet: default, or merlin, which needs merlin-dataloader
-        num_embeddings_per_feature: Rows of each embedding table, for a dataset folder without
-            feature specification (TorchRec's), or instead of the cardinalities in it; by default
-            those, or those of the checkpoint
-        dataset_subset: Use only a subset of the training data. If None (default) will use all of
-            it. Must be either None, or a float in range (0,1]
-        batch_size: Batch size used for training
-        test_batch_size: Batch size used for testing/validation
-        drop_last: Leave out the last rows of an epoch of training, if they make no whole batch
-        shuffle_batch_order: Read batch in train dataset by random order
-        eval_split: Split that evaluations run on. Choose settings on `validation`, report `test`
-        synthetic_dataset_num_entries: Number of samples per epoch for the synthetic dataset
-        synthetic_dataset_table_sizes: Embedding table sizes to use with the synthetic dataset
-        synthetic_dataset_dir: Default synthetic disk dataset directory
-        synthetic_distribution: How synthetic ids are drawn; real ids are close to zipf, which is
-            faster to train
+        dataset_type: Type of the dataset
+        loader: Reader for `dataset_type` parquet: default, or merlin (needs merlin-dataloader)
+        num_embeddings_per_feature: Rows of each embedding table, instead of the cardinalities in
+            the dataset's feature specification or the checkpoint; needed for a folder without that
+            file (TorchRec's)
+        dataset_subset: Fraction of the training rows to use, in (0, 1]; by default all of them
+        batch_size: Batch size for training
+        test_batch_size: Batch size for testing and validation
+        drop_last: Leave out the last rows of a training epoch if they do not fill a batch
+        shuffle_batch_order: Read the training batches in random order
+        eval_split: Split to evaluate on: choose settings on `validation`, report results on `test`
+        synthetic_dataset_num_entries: Samples per epoch of the synthetic dataset
+        synthetic_dataset_table_sizes: Rows of each embedding table for the synthetic dataset
+        synthetic_dataset_dir: Folder of the synthetic dataset on disk
+        synthetic_distribution: Distribution of synthetic ids; real ids are close to zipf, which
+            trains faster
         lr: Base learning rate
-        warmup_factor: Learning rate warmup factor. Must be a non-negative integer
-        warmup_steps: Number of warmup optimization steps
-        decay_start_step: Optimization step after which to start decaying the learning rate, if None
-            will start decaying right after the warmup phase is completed
-        decay_steps: Polynomial learning rate decay steps. If equal to 0 will not do any decaying
-        decay_power: Polynomial learning rate decay power
-        decay_end_lr: LR after the decay ends
+        warmup_factor: Warmup factor of the learning rate, a non-negative integer
+        warmup_steps: Optimizer steps of the learning rate warmup
+        decay_start_step: Optimizer step after which the learning rate decays; with None, right
+            after the warmup
+        decay_steps: Steps of the polynomial decay of the learning rate; 0 does not decay it
+        decay_power: Power of the polynomial decay
+        decay_end_lr: Learning rate after the decay
         optimizer: Optimizer of embeddings and MLPs; with rowwise_adagrad the MLPs use Adagrad
         embedding_weight_decay: Weight decay of the embedding rows that occur in a batch
         embedding_l2: Adds this times half the squared norm of all embeddings to the loss of each
-            batch. Rows that do not occur shrink too, so that a step takes time by the rows of the
-            tables: for those that are small (0.1 for ids that occur often)
-        reset_embeddings: Draw the embeddings anew before each epoch but the first: the MLPs train
-            for several epochs, the embeddings for one, so that rare ids are not memorised (MEDA,
-            arXiv:2305.19531)
-        plateau_factor: Factor of the learning rate after each evaluation without a better one; with
-            `reset_embeddings` those at the ends of epochs
+            batch. Rows that do not occur in the batch shrink too, so that a step takes time in
+            proportion to all rows: for small tables (0.1 for ids that occur often)
+        reset_embeddings: Initialise the embeddings again before each epoch except the first: the
+            MLPs train for several epochs, the embeddings for one, so that rare ids are not
+            memorised (MEDA, arXiv:2305.19531)
+        plateau_factor: Multiplies the learning rate after each evaluation that is not the best so
+            far; with `reset_embeddings`, only evaluations at the ends of epochs count
         amp: Compute matrix products in half precision
-        amp_dtype: Type of the matrix products under `amp`; bfloat16 needs no loss scale
-        loss_scale: Static loss scale for Mixed Precision Training
-        tf32: Multiply float32 matrices as TF32 (10 bits of mantissa) on a GPU
-        quantize: int8: test or measure the model with 8-bit tables and MLPs too (CPU), calibrated
-            on the first training rows; `mode` test prints what it costs
+        amp_dtype: Type of matrix products under `amp`; bfloat16 does not need a loss scale
+        loss_scale: Static loss scale for mixed precision
+        tf32: Multiply float32 matrices in TF32 (10 bits of mantissa) on a GPU
+        quantize: int8: also test or measure the model with 8-bit tables and MLPs (CPU), calibrated
+            on the first training rows; `mode` test prints the loss of quality
         seed: Random seed
         base_device: Device of the model; auto takes CUDA if available
         num_threads: CPU threads of a step; by default one per core
         process_timeout: Seconds that a process waits for the others, at the start and in a
             collective, before the run ends with an error that names the missing ones
-        print_freq: Number of optimizations steps between printing training status to stdout
+        print_freq: Optimizer steps between prints of the training status
         log_path: Destination of the log of metrics; empty takes log.json in the folder that a
             training saves in, and no file without one
         ignore_fingerprint: Accept a checkpoint that was trained on a dataset prepared differently;
             only sizes are compared
         epochs: Number of epochs to train for
-        best_by: Metric by which an evaluation is better than the others, for the best checkpoint,
-            `patience` and `plateau_factor`; log_loss stops before the probabilities overfit
-        placement: JSON file with the placement of the tables on several processes, as python -m
-            dlrm.scripts.plan_placement writes it; by default it is planned
+        best_by: Metric that compares evaluations, for the best checkpoint, `patience` and
+            `plateau_factor`; log_loss stops before the probabilities overfit
+        placement: JSON file with the placement of the tables on several processes, written by
+            python -m dlrm.scripts.plan_placement; by default, the run plans one
         benchmark_steps: Steps of `run_benchmark`
-        preset: Settings that belong together: bars_x1, bars_x4, criteo_sample, kaggle,
-            mlperf_dcnv2, small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses them
-            by the dataset and its validation split; flags that are given override it. By default
-            auto to train on a dataset that a schema made, unless a setting of the model (but
-            `seeds`) or the optimizer, or a checkpoint to load, is given
+        preset: Set of settings: bars_x1, bars_x4, criteo_sample, kaggle, mlperf_dcnv2, small,
+            terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the dataset and
+            its validation split; flags that you give override the preset. The default is auto if
+            you train on a dataset made with a schema and give no setting of the model (except
+            `seeds`) or the optimizer and no checkpoint to load
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
-        baselines: What a test compares with, beside the constant click rate: lightgbm where it is
-            installed; empty for none
+        baselines: What a test compares with, in addition to the constant click rate: lightgbm if it
+            is installed; empty for nothing else
 
     Returns:
-        For a frame of pandas one with the same index and `probability` and `logit`, NaN where a row
-        is refused. Otherwise a pyarrow table with a row for each one of the log that is not
-        refused, in its order, and also `line`: 2 is the first of a table.
+        For a pandas frame a frame with the same index and the columns `probability` and `logit`,
+        NaN if a row is refused. Otherwise a pyarrow table with the rows that are not refused, in
+        the order of the log, and their `line`, which is 2 for the first row of a table.
 
     Raises:
         UserError: a setting or the log is refused.
+
+    Examples:
+        >>> new = pa.table({"ad": ["ad0", "ad4"], "age": [30, 31]})
+        >>> [p > 0.5 for p in rr.clicks.predict(new, dataset, run)["probability"].to_pylist()]
+        [True, False]
     """

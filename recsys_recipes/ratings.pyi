@@ -39,10 +39,11 @@ def prepare(
 
     Args:
         table: a path or a table.
-        output: the folder to make.
-        columns: names of the columns of a table or a csv file, as {"user": "customer", "item":
-            "sku"}, with "rating" and "timestamp" where there are such columns, or as the text
-            "user=customer,item=sku"; "auto" tells them by their names.
+        output: folder to create.
+        columns: roles and column names, such as {"user": "customer", "item": "sku"}, and also
+            "rating" and "timestamp" if the table has them; or the same as text,
+            "user=customer,item=sku". "auto" recognises columns by their names. Without a timestamp,
+            the rows of a user must be in the order of time.
         format: Format: auto, csv, dat, udata, text, or the path of a schema (YAML).
         id_type: Type of user and item ids in a csv file: auto | integer | string; auto takes
             integers if any of the first rows has them, string keeps any text.
@@ -76,7 +77,18 @@ def prepare(
         spark_start_timeout: Seconds to wait for the first Spark executor.
 
     Raises:
-        UserError: a setting or a row is refused; names the line and column.
+        UserError: a setting or a row is refused; the message names the line and column.
+
+    Examples:
+        Customers who buy from six articles, always the next one:
+
+        >>> import pyarrow as pa
+        >>> import recsys_recipes as rr
+        >>> bought = [(f"c{user}", f"A{(user + k) % 6}") for user in range(30) for k in range(4)]
+        >>> customers, articles = zip(*bought)
+        >>> orders = pa.table({"customer": customers, "sku": articles})
+        >>> columns = {"user": "customer", "item": "sku"}
+        >>> dataset = rr.ratings.prepare(orders, "shop", columns=columns)
     """
 
 @overload
@@ -175,25 +187,26 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
-        max_len: Longest sequence the model sees
-        emb_dim: Columns of the item embedding and of every layer
-        nhead: Heads of the attention
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
+        max_len: Maximum length of a sequence that the model sees
+        emb_dim: Dimension of the item embedding and of every layer
+        nhead: Attention heads
         num_layers: Transformer blocks
-        ffn_dim: Columns of the feed-forward networks; by default four times `emb_dim`
+        ffn_dim: Hidden dimension of the feed-forward networks; by default four times `emb_dim`
         activation: Activation of the feed-forward networks
         norm: Normalise before each sublayer of a block, or after it
         positions_from: Count positions from the end of a sequence (left padding) or from its start
-        head: Score items with vectors of the head's own, or with the item embedding
-        head_transform: A linear layer, GELU and normalisation before items are scored
-        item_init: Item vectors at the start of a training: drawn, or such that items near each
-            other in histories are alike
+        head: Score items with separate vectors (untied) or with the item embedding (tied)
+        head_transform: Apply a linear layer, GELU and normalisation before scoring items
+        item_init: Initial item vectors: random (normal), or similar for items that occur near each
+            other in histories (neighbours)
         temperature: Score items by the cosine of item and history vectors, divided by this
-            temperature; by default by the product of the vectors
-        dropout: Share of activations dropped while training
-        attention_dropout: Share of attention weights dropped while training
+            temperature; by default, by their dot product
+        dropout: Fraction of activations dropped in training
+        attention_dropout: Fraction of attention weights dropped in training
         dataset_name: Dataset; random is a generated one
         min_user_count: Drops users with fewer interactions
         min_item_count: Drops items with fewer interactions
@@ -206,39 +219,40 @@ def train(
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        windows: Windows of a history an epoch trains on: its end; a random one; overlapping ones;
-            the items before each item
-        dupe_factor: Times an epoch sees each window, with masks of their own
+        windows: Windows of each history that an epoch trains on: its end (recent), one at a random
+            position (random), overlapping ones (sliding), or the items before each item (prefix)
+        dupe_factor: Times that an epoch uses each window, masked anew each time
         batch_size: Sequences of a training batch
         val_batch_size: Sequences of a validation batch
         test_batch_size: Sequences of a test batch
-        num_workers: Threads that make the next training batches during a step, in each process; 0
-            makes each between two steps; by default one with a GPU, none on a CPU, which the step
-            itself needs. The batches are the same
-        objective: Hidden items from both sides, the next item from one side, or both in turn
+        num_workers: Threads per process that make the next training batches during a step; 0 makes
+            each batch between two steps. By default 1 with a GPU, and 0 on a CPU, which the step
+            itself needs. The batches do not depend on it
+        objective: Predict hidden items from both sides (cloze), the next item from those before it
+            (causal), or both in turn (hybrid)
         mask_prob: Fraction of the items that are targets
         mask_last_prob: Fraction of the sequences whose last item is the only target
-        mask_last_of: Draw these sequences one by one, or in whole batches
+        mask_last_of: Choose these sequences one by one, or whole batches of them
         mask_replace: Fraction of the targets that the mask item replaces
         random_replace: Fraction of the targets that a random item replaces; the rest stay visible
         loss: Softmax over all items, over sampled ones, or gBCE over sampled ones
-        num_negatives: Negatives of `loss` sampled and gbce, shared by a batch
-        popularity_correction: Under `loss` full learn scores that leave out this much of the log
-            popularity of the items: 0 predicts the next item, 1 what is particular to a user
+        num_negatives: Negative items that a batch shares under `loss` sampled and gbce
+        popularity_correction: Under `loss` full, keep this fraction of the items' log popularity
+            out of the scores: 0 predicts the next item, 1 what is particular to the user
         lr: Learning rate
-        lr_schedule: Multiply by `gamma` every `decay_step` epochs, or fall to zero along a cosine
-            or a line
-        decay_step: Epochs between falls of the rate under `lr_schedule` step
-        gamma: Factor of each fall under `lr_schedule` step
-        warmup_steps: Steps in which the rate rises from zero; below 1 a fraction of the run's steps
+        lr_schedule: Learning rate: multiplied by `gamma` every `decay_step` epochs (step), or
+            falling to zero along a cosine or a line
+        decay_step: Epochs between two decays of the learning rate under `lr_schedule` step
+        gamma: Factor of each decay under `lr_schedule` step
+        warmup_steps: Steps of linear warmup; a value below 1 is a fraction of the run's steps
         weight_decay: Weight decay (decoupled)
-        clip_norm: Largest norm of the gradient of a step
-        accumulation_steps: Batches whose gradients a process adds up before it moves the parameters
+        clip_norm: Maximum norm of a step's gradient
+        accumulation_steps: Batches per process whose gradients are added up for one step
         amp: Compute matrix products in half precision
         amp_dtype: Type of the matrix products under `amp`
-        adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
-            the same for every history, or a mixture of experts that the history itself weighs
-        adapter_rank: Rank of each adapter, that of all its experts together
+        adapter: Train only low-rank changes to the linear layers of a loaded model: the same for
+            every history (lora), or a mixture of experts that depends on the history (ilora)
+        adapter_rank: Rank of each adapter; for `adapter` ilora, the sum over its experts
         num_eval_negatives: Negatives per user in the sampled rankings
         baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
             ease_recent | recent. ease is as published, ease_recent scores by the last items only,
@@ -269,13 +283,13 @@ def train(
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
-        gc_after_epoch: Collect garbage after each epoch and give memory that is not in use back: to
-            the system, and on a GPU to other processes
-        activation_checkpointing: Keep the inputs of the blocks alone and compute each again in
-            backward: the same result in less memory and more time
+        gc_after_epoch: Collect garbage after each epoch and return unused memory to the system and,
+            on a GPU, to other processes
+        activation_checkpointing: Store only the inputs of the blocks and recompute the blocks in
+            backward: the same result with less memory and more time
         torch_compile: Compile the layers of a training step, once for all batch sizes
-        use_torch_jit_trace: Run the inference benchmark with the network that is deployed, traced
-            by torch.jit; `mode` train then runs it too, after the test
+        use_torch_jit_trace: Run the inference benchmark with the deployed network, traced by
+            torch.jit; `mode` train then also runs it, after the test
         top_k: Length of a list: for a history with `mode` recommend, for a user in a test
         run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 by
             default): throughput, step time, peak memory. Each measured step waits for the device;
@@ -290,13 +304,16 @@ def train(
             needs tensorboard
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
-            torchrec, or auto, which chooses them by the dataset; flags that are given override it
+            torchrec, or auto, which chooses settings for the dataset; explicit flags override it
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
 
 @overload
@@ -336,9 +353,10 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
         last_items: How many of the newest items of a history count; 0 counts all, each item once
         decay: Weight of an item as a fraction of the weight of the item after it
         window: How many items after each item count, near ones more
@@ -375,6 +393,9 @@ def train(
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
 
 @overload
@@ -413,9 +434,10 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
         last_items: How many of the newest items of a history count; 0 counts all, each item once
         decay: Weight of an item as a fraction of the weight of the item after it
         neighbours: Nearest neighbours kept for each item
@@ -451,6 +473,9 @@ def train(
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
 
 @overload
@@ -488,9 +513,10 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
         last_items: How many of the newest items of a history count; 0 counts all, each item once
         decay: Weight of an item as a fraction of the weight of the item after it
         ridge: Lambda of the ridge regression, added to the number of users of each item; by default
@@ -526,6 +552,9 @@ def train(
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
 
 @overload
@@ -568,9 +597,10 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
         emb_dim: Columns of the item embedding and of the hidden state
         dropout: Fraction of the inputs and outputs dropped in training
         last_items: How many of the newest items of a history count; training cuts longer histories
@@ -613,6 +643,9 @@ def train(
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
 
 @overload
@@ -650,16 +683,17 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
-        blend_of: Checkpoint, or folder of a run, of the first model, which is trained on the same
-            dataset
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
+        blend_of: Checkpoint, or folder of a run, of the first model, which must be trained on the
+            same dataset
         blend_with: Models to add, one or two of markov | item_knn | ease | ease_recent; by default
-            the validation targets choose
-        weights: Weights of these models; that of the first is what they leave of 1. By default the
-            validation targets choose tenths: the most even ones that are within a standard error of
-            the best NDCG@10
+            chosen on the validation targets
+        weights: Weights of these models; the first model gets what they leave of 1. By default they
+            are chosen in tenths on the validation targets: the most even ones within a standard
+            error of the best NDCG@10
         dataset_name: Dataset; random is a generated one
         min_user_count: Drops users with fewer interactions
         min_item_count: Drops items with fewer interactions
@@ -691,6 +725,9 @@ def train(
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
 
 @overload
@@ -706,9 +743,10 @@ def train(
     """Trains a model; returns the folder of its checkpoints.
 
     Args:
-        dataset: a dataset that `prepare` made.
-        run: folder of the checkpoints.
-        model: a word after `recsys-recipes train`, of the models of ratings, or `auto`.
+        dataset: folder that `prepare` made.
+        run: folder of the checkpoints to create.
+        model: a model that `recsys-recipes train` offers for ratings, or `auto`, which compares
+            several on the validation items and blends the best.
         base_device: Device of the network: auto, cuda or cpu
         num_threads: CPU threads; by default one per core
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
@@ -717,6 +755,9 @@ def train(
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> run = rr.ratings.train(dataset, "shop-run", "markov", baselines="")
     """
 
 def test(
@@ -795,27 +836,27 @@ def test(
     preset: str | Path = ...,
     budget: str = ...,
 ) -> dict[str, Any]:
-    """Measures a trained model by the last items of its users.
+    """Measures a trained model on the held-out items of the test split.
 
     Args:
         dataset: the dataset of the training.
-        run: folder of the checkpoints, of any model of ratings.
-        max_len: Longest sequence the model sees
-        emb_dim: Columns of the item embedding and of every layer
-        nhead: Heads of the attention
+        run: folder of the checkpoints of any model of ratings.
+        max_len: Maximum length of a sequence that the model sees
+        emb_dim: Dimension of the item embedding and of every layer
+        nhead: Attention heads
         num_layers: Transformer blocks
-        ffn_dim: Columns of the feed-forward networks; by default four times `emb_dim`
+        ffn_dim: Hidden dimension of the feed-forward networks; by default four times `emb_dim`
         activation: Activation of the feed-forward networks
         norm: Normalise before each sublayer of a block, or after it
         positions_from: Count positions from the end of a sequence (left padding) or from its start
-        head: Score items with vectors of the head's own, or with the item embedding
-        head_transform: A linear layer, GELU and normalisation before items are scored
-        item_init: Item vectors at the start of a training: drawn, or such that items near each
-            other in histories are alike
+        head: Score items with separate vectors (untied) or with the item embedding (tied)
+        head_transform: Apply a linear layer, GELU and normalisation before scoring items
+        item_init: Initial item vectors: random (normal), or similar for items that occur near each
+            other in histories (neighbours)
         temperature: Score items by the cosine of item and history vectors, divided by this
-            temperature; by default by the product of the vectors
-        dropout: Share of activations dropped while training
-        attention_dropout: Share of attention weights dropped while training
+            temperature; by default, by their dot product
+        dropout: Fraction of activations dropped in training
+        attention_dropout: Fraction of attention weights dropped in training
         dataset_name: Dataset; random is a generated one
         min_user_count: Drops users with fewer interactions
         min_item_count: Drops items with fewer interactions
@@ -828,39 +869,40 @@ def test(
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        windows: Windows of a history an epoch trains on: its end; a random one; overlapping ones;
-            the items before each item
-        dupe_factor: Times an epoch sees each window, with masks of their own
+        windows: Windows of each history that an epoch trains on: its end (recent), one at a random
+            position (random), overlapping ones (sliding), or the items before each item (prefix)
+        dupe_factor: Times that an epoch uses each window, masked anew each time
         batch_size: Sequences of a training batch
         val_batch_size: Sequences of a validation batch
         test_batch_size: Sequences of a test batch
-        num_workers: Threads that make the next training batches during a step, in each process; 0
-            makes each between two steps; by default one with a GPU, none on a CPU, which the step
-            itself needs. The batches are the same
-        objective: Hidden items from both sides, the next item from one side, or both in turn
+        num_workers: Threads per process that make the next training batches during a step; 0 makes
+            each batch between two steps. By default 1 with a GPU, and 0 on a CPU, which the step
+            itself needs. The batches do not depend on it
+        objective: Predict hidden items from both sides (cloze), the next item from those before it
+            (causal), or both in turn (hybrid)
         mask_prob: Fraction of the items that are targets
         mask_last_prob: Fraction of the sequences whose last item is the only target
-        mask_last_of: Draw these sequences one by one, or in whole batches
+        mask_last_of: Choose these sequences one by one, or whole batches of them
         mask_replace: Fraction of the targets that the mask item replaces
         random_replace: Fraction of the targets that a random item replaces; the rest stay visible
         loss: Softmax over all items, over sampled ones, or gBCE over sampled ones
-        num_negatives: Negatives of `loss` sampled and gbce, shared by a batch
-        popularity_correction: Under `loss` full learn scores that leave out this much of the log
-            popularity of the items: 0 predicts the next item, 1 what is particular to a user
+        num_negatives: Negative items that a batch shares under `loss` sampled and gbce
+        popularity_correction: Under `loss` full, keep this fraction of the items' log popularity
+            out of the scores: 0 predicts the next item, 1 what is particular to the user
         lr: Learning rate
-        lr_schedule: Multiply by `gamma` every `decay_step` epochs, or fall to zero along a cosine
-            or a line
-        decay_step: Epochs between falls of the rate under `lr_schedule` step
-        gamma: Factor of each fall under `lr_schedule` step
-        warmup_steps: Steps in which the rate rises from zero; below 1 a fraction of the run's steps
+        lr_schedule: Learning rate: multiplied by `gamma` every `decay_step` epochs (step), or
+            falling to zero along a cosine or a line
+        decay_step: Epochs between two decays of the learning rate under `lr_schedule` step
+        gamma: Factor of each decay under `lr_schedule` step
+        warmup_steps: Steps of linear warmup; a value below 1 is a fraction of the run's steps
         weight_decay: Weight decay (decoupled)
-        clip_norm: Largest norm of the gradient of a step
-        accumulation_steps: Batches whose gradients a process adds up before it moves the parameters
+        clip_norm: Maximum norm of a step's gradient
+        accumulation_steps: Batches per process whose gradients are added up for one step
         amp: Compute matrix products in half precision
         amp_dtype: Type of the matrix products under `amp`
-        adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
-            the same for every history, or a mixture of experts that the history itself weighs
-        adapter_rank: Rank of each adapter, that of all its experts together
+        adapter: Train only low-rank changes to the linear layers of a loaded model: the same for
+            every history (lora), or a mixture of experts that depends on the history (ilora)
+        adapter_rank: Rank of each adapter; for `adapter` ilora, the sum over its experts
         num_eval_negatives: Negatives per user in the sampled rankings
         baselines: Baselines of a test, in addition to popularity: markov | item_knn | ease |
             ease_recent | recent. ease is as published, ease_recent scores by the last items only,
@@ -888,17 +930,21 @@ def test(
             FILE.html; needs matplotlib
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
-            torchrec, or auto, which chooses them by the dataset; flags that are given override it
+            torchrec, or auto, which chooses settings for the dataset; explicit flags override it
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
 
     Returns:
-        Name -> metric: `test_full_hr@10` and `test_full_ndcg@10` are those among all items; those
-        of the baselines and of lists follow.
+        Name -> metric. `test_full_hr@10` and `test_full_ndcg@10` rank all items; the figures of
+        the baselines and of the lists follow.
 
     Raises:
         UserError: a setting or the dataset is refused.
+
+    Examples:
+        >>> rr.ratings.test(dataset, run, baselines="")["test_full_hr@10"]
+        1.0
     """
 
 def recommend(
@@ -974,28 +1020,28 @@ def recommend(
     preset: str | Path = ...,
     budget: str = ...,
 ) -> pa.Table:
-    """Returns the items that come next.
+    """Recommends the next items of histories.
 
     Args:
-        histories: raw item ids of each, oldest first.
+        histories: raw item ids of each history, oldest first.
         dataset: the dataset of the training.
-        run: folder of the checkpoints, of any model of ratings.
-        max_len: Longest sequence the model sees
-        emb_dim: Columns of the item embedding and of every layer
-        nhead: Heads of the attention
+        run: folder of the checkpoints of any model of ratings.
+        max_len: Maximum length of a sequence that the model sees
+        emb_dim: Dimension of the item embedding and of every layer
+        nhead: Attention heads
         num_layers: Transformer blocks
-        ffn_dim: Columns of the feed-forward networks; by default four times `emb_dim`
+        ffn_dim: Hidden dimension of the feed-forward networks; by default four times `emb_dim`
         activation: Activation of the feed-forward networks
         norm: Normalise before each sublayer of a block, or after it
         positions_from: Count positions from the end of a sequence (left padding) or from its start
-        head: Score items with vectors of the head's own, or with the item embedding
-        head_transform: A linear layer, GELU and normalisation before items are scored
-        item_init: Item vectors at the start of a training: drawn, or such that items near each
-            other in histories are alike
+        head: Score items with separate vectors (untied) or with the item embedding (tied)
+        head_transform: Apply a linear layer, GELU and normalisation before scoring items
+        item_init: Initial item vectors: random (normal), or similar for items that occur near each
+            other in histories (neighbours)
         temperature: Score items by the cosine of item and history vectors, divided by this
-            temperature; by default by the product of the vectors
-        dropout: Share of activations dropped while training
-        attention_dropout: Share of attention weights dropped while training
+            temperature; by default, by their dot product
+        dropout: Fraction of activations dropped in training
+        attention_dropout: Fraction of attention weights dropped in training
         dataset_name: Dataset; random is a generated one
         min_user_count: Drops users with fewer interactions
         min_item_count: Drops items with fewer interactions
@@ -1008,39 +1054,40 @@ def recommend(
         random_user_count: Users of `dataset_name` random
         random_item_count: Items of `dataset_name` random
         random_size: Interactions of `dataset_name` random
-        windows: Windows of a history an epoch trains on: its end; a random one; overlapping ones;
-            the items before each item
-        dupe_factor: Times an epoch sees each window, with masks of their own
+        windows: Windows of each history that an epoch trains on: its end (recent), one at a random
+            position (random), overlapping ones (sliding), or the items before each item (prefix)
+        dupe_factor: Times that an epoch uses each window, masked anew each time
         batch_size: Sequences of a training batch
         val_batch_size: Sequences of a validation batch
         test_batch_size: Sequences of a test batch
-        num_workers: Threads that make the next training batches during a step, in each process; 0
-            makes each between two steps; by default one with a GPU, none on a CPU, which the step
-            itself needs. The batches are the same
-        objective: Hidden items from both sides, the next item from one side, or both in turn
+        num_workers: Threads per process that make the next training batches during a step; 0 makes
+            each batch between two steps. By default 1 with a GPU, and 0 on a CPU, which the step
+            itself needs. The batches do not depend on it
+        objective: Predict hidden items from both sides (cloze), the next item from those before it
+            (causal), or both in turn (hybrid)
         mask_prob: Fraction of the items that are targets
         mask_last_prob: Fraction of the sequences whose last item is the only target
-        mask_last_of: Draw these sequences one by one, or in whole batches
+        mask_last_of: Choose these sequences one by one, or whole batches of them
         mask_replace: Fraction of the targets that the mask item replaces
         random_replace: Fraction of the targets that a random item replaces; the rest stay visible
         loss: Softmax over all items, over sampled ones, or gBCE over sampled ones
-        num_negatives: Negatives of `loss` sampled and gbce, shared by a batch
-        popularity_correction: Under `loss` full learn scores that leave out this much of the log
-            popularity of the items: 0 predicts the next item, 1 what is particular to a user
+        num_negatives: Negative items that a batch shares under `loss` sampled and gbce
+        popularity_correction: Under `loss` full, keep this fraction of the items' log popularity
+            out of the scores: 0 predicts the next item, 1 what is particular to the user
         lr: Learning rate
-        lr_schedule: Multiply by `gamma` every `decay_step` epochs, or fall to zero along a cosine
-            or a line
-        decay_step: Epochs between falls of the rate under `lr_schedule` step
-        gamma: Factor of each fall under `lr_schedule` step
-        warmup_steps: Steps in which the rate rises from zero; below 1 a fraction of the run's steps
+        lr_schedule: Learning rate: multiplied by `gamma` every `decay_step` epochs (step), or
+            falling to zero along a cosine or a line
+        decay_step: Epochs between two decays of the learning rate under `lr_schedule` step
+        gamma: Factor of each decay under `lr_schedule` step
+        warmup_steps: Steps of linear warmup; a value below 1 is a fraction of the run's steps
         weight_decay: Weight decay (decoupled)
-        clip_norm: Largest norm of the gradient of a step
-        accumulation_steps: Batches whose gradients a process adds up before it moves the parameters
+        clip_norm: Maximum norm of a step's gradient
+        accumulation_steps: Batches per process whose gradients are added up for one step
         amp: Compute matrix products in half precision
         amp_dtype: Type of the matrix products under `amp`
-        adapter: Train low-rank changes of the linear layers of a loaded model, and nothing else:
-            the same for every history, or a mixture of experts that the history itself weighs
-        adapter_rank: Rank of each adapter, that of all its experts together
+        adapter: Train only low-rank changes to the linear layers of a loaded model: the same for
+            every history (lora), or a mixture of experts that depends on the history (ilora)
+        adapter_rank: Rank of each adapter; for `adapter` ilora, the sum over its experts
         num_eval_negatives: Negatives per user in the sampled rankings
         seed: Random seed
         base_device: Device of the model; auto takes CUDA if available
@@ -1059,15 +1106,20 @@ def recommend(
         benchmark_steps: Steps of `run_benchmark`
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,
-            torchrec, or auto, which chooses them by the dataset; flags that are given override it
+            torchrec, or auto, which chooses settings for the dataset; explicit flags override it
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
 
     Returns:
-        A row for each history with `items`, a list of raw ids, best first, and their `scores`; both
-        null where no item of the history is known.
+        A row for each history: `items`, a list of raw ids with the best first, and their `scores`.
+        Both are null if no item of the history is known.
 
     Raises:
         UserError: a setting is refused.
+
+    Examples:
+        >>> lists = rr.ratings.recommend([["A1", "A2"], ["unknown"]], dataset, run, top_k=1)
+        >>> lists["items"].to_pylist()
+        [['A3'], None]
     """
