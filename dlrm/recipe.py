@@ -104,8 +104,8 @@ class DlrmRecipe:
         dataset = OpenedDataset.open(config.data, config.model.num_numerical_features)
         if config.run.mode in ("train", "test") and not dataset.has_labels:
             raise UserError(
-                f"`dataset` {config.data.dataset}: its rows have no labels; it works only with "
-                "`mode` predict",
+                f"`dataset` {config.data.dataset}: its rows have no labels, so a model can "
+                "only predict them",
                 settings=("dataset", "mode"),
             )
         for line in dataset.column_lines:
@@ -294,7 +294,7 @@ class DlrmRecipe:
             return False
         if not isinstance(self.model, Dlrm):
             self.machine.print_line(
-                "`baselines` are fitted on one process only: run `mode` test without torchrun"
+                "`baselines` are fitted on one process only: test without torchrun"
             )
             return False
         return True

@@ -290,7 +290,7 @@ def train(
         torch_compile: Compile the layers of a training step, once for all batch sizes
         use_torch_jit_trace: Run the inference benchmark with the deployed network, traced by
             torch.jit; `mode` train then also runs it, after the test
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
         run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 by
             default): throughput, step time, peak memory. Each measured step waits for the device;
             then training continues
@@ -389,7 +389,7 @@ def train(
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -469,7 +469,7 @@ def train(
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -548,7 +548,7 @@ def train(
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -639,7 +639,7 @@ def train(
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -721,7 +721,7 @@ def train(
         test_batch_size: Histories scored per batch
         num_threads: CPU threads; by default one per core
         seed: Seeds `dataset_name` random
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
 
     Raises:
         UserError: a setting or the dataset is refused.
@@ -924,7 +924,7 @@ def test(
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
         benchmark_steps: Steps of `run_benchmark`
         report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
@@ -1102,7 +1102,7 @@ def recommend(
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
-        top_k: Length of a list: for a history with `mode` recommend, for a user in a test
+        top_k: Length of a list of recommendations, and of the list of a user in a test
         benchmark_steps: Steps of `run_benchmark`
         preset: YAML file of settings, one of 5m, best, best-short, fast, fast-short,
             large-catalogue, masked, paper, recbole, scaling-130m, scaling-430m, scaling-85m,

@@ -124,7 +124,7 @@ class OwnLogs(Case):
         behind = []
         for name, row in rows_of(records).items():
             best = best_of_others(row, AUC)
-            if best and best.lead.stands == "behind" and best.lead.value < -_MOST_BEHIND:
+            if best and best.lead.outcome == "behind" and best.lead.value < -_MOST_BEHIND:
                 behind.append(f"{name} ({best.lead.baseline})")
         return f"behind by more than {_MOST_BEHIND} AUC on {', '.join(behind)}" if behind else ""
 

@@ -96,8 +96,8 @@ def _compared(best: Best | None) -> tuple[str, str]:
 
 def _stands(best: Mapping[str, Best]) -> str:
     """Returns how ours compares in each metric, metrics with the same verdict together."""
-    titles = sorted(best, key=lambda title: best[title].lead.stands)
-    grouped = itertools.groupby(titles, key=lambda title: best[title].lead.stands)
+    titles = sorted(best, key=lambda title: best[title].lead.outcome)
+    grouped = itertools.groupby(titles, key=lambda title: best[title].lead.outcome)
     told = {stands: list(of_it) for stands, of_it in grouped}
     if len(told) == 1:
         return next(iter(told))
@@ -117,7 +117,7 @@ def _mean(rows: Mapping[str, Row], best: Mapping[str, Mapping[str, Best | None]]
         others = np.mean([each.value for each in known.values()])
         leads = np.mean([each.lead.value for each in known.values()])
         cells += [f"{ours:.4f}", f"{others:.4f}", f"{leads:+.4f}"]
-        counts = Counter(each.lead.stands for each in known.values())
+        counts = Counter(each.lead.outcome for each in known.values())
         words = ", ".join(f"{counts[w]} {w}" for w in ("ahead", "level", "behind") if counts[w])
         told.append(f"{title}: {words}")
     yield _line([*cells, "; ".join(told), ""])

@@ -84,7 +84,7 @@ def _auto(
     if chosen.steps:
         config, line = within(config, chosen, given, budget)
         print_line(f"Auto: {line}")
-    print_line("Auto: without the choice:")
+    print_line("Auto: to train without this choice:")
     told = (config.explicit | {"max_steps"}) - {"mode", "resume"}
     values, sections = config.to_dict(), config.sections
     print_line(program.command_of("bert4rec.scripts.main", values, sections, told))

@@ -92,8 +92,8 @@ class RunConfig(RunSettings):
     )
     predictions: str | None = setting(
         None,
-        "File that --mode predict writes for --eval_split: row, label, probability, logit, and the "
-        "file and line of the raw log; .csv or .parquet",
+        "File for the predictions of --eval_split: row, label, probability, logit, and the file "
+        "and line of the raw log; .csv or .parquet",
         resumable=True,
         used_with={"mode": ("predict",)},
     )

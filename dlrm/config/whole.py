@@ -48,12 +48,12 @@ class DlrmConfig(Config):
         if self.run.mode == "predict":
             for name in ("predictions", "load_checkpoint_path"):
                 if getattr(self.run, name) is None:
-                    raise UserError(f"`mode` predict needs `{name}`", settings=("mode", name))
+                    raise UserError(f"to predict, give `{name}`", settings=("mode", name))
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":
             raise UserError(
-                "`quantize` is for trained models, not for `mode` train",
+                "`quantize` is for trained models, not for training",
                 settings=("quantize", "mode"),
             )
         if self.precision.amp:

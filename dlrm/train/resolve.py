@@ -114,7 +114,7 @@ def _check_lists(config: DlrmConfig) -> None:
 def _check_distributed(config: DlrmConfig) -> None:
     if config.run.mode == "predict":
         raise UserError(
-            "`mode` predict runs in one process; start it without torchrun", setting="mode"
+            "predictions are made in one process; start it without torchrun", setting="mode"
         )
     if config.run.gauc_by is not None:
         raise UserError(

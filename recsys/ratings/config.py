@@ -124,26 +124,26 @@ class ListConfig:
 
     recommend_input: str | None = setting(
         None,
-        "File of histories for --mode recommend: raw item ids, oldest first, one history per line; "
-        "by default standard input",
+        "File of histories to recommend for: raw item ids, oldest first, one history per line; by "
+        "default standard input",
         resumable=True,
         used_with={"mode": ("recommend",)},
     )
     recommend_users: str = setting(
         "",
-        "Users of the dataset for --mode recommend, instead of --recommend_input: raw ids "
-        "separated by commas, or all",
+        "Users of the dataset to recommend for, instead of --recommend_input: raw ids separated by "
+        "commas, or all",
         resumable=True,
         used_with={"mode": ("recommend",)},
     )
     top_k: int = setting(
         10,
-        "Length of a list: for a history with --mode recommend, for a user in a test",
+        "Length of a list of recommendations, and of the list of a user in a test",
         resumable=True,
     )
     output_format: Literal["auto", "table", "json"] = setting(
         "auto",
-        "Output of --mode recommend: tables, JSON lines, or auto (tables only on a terminal)",
+        "Output of recommendations: tables, JSON lines, or auto (tables only on a terminal)",
         resumable=True,
         used_with={"mode": ("recommend",)},
     )

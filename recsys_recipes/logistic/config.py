@@ -62,7 +62,7 @@ class ClicksRun:
     )
     predictions: str | None = setting(
         None,
-        "File that --mode predict writes for --eval_split, as for a DLRM; .csv or .parquet",
+        "File for the predictions of --eval_split, as for a DLRM; .csv or .parquet",
         used_with={"mode": ("predict",)},
     )
     log_path: str = setting("./log.json", LOG_PATH_HELP)
@@ -75,7 +75,7 @@ class ClicksRun:
         needed = {"train": "", "test": "load_checkpoint_path"}
         for name in needed.get(self.mode, "predictions load_checkpoint_path").split():
             if getattr(self, name) is None:
-                raise UserError(f"`mode` {self.mode} needs `{name}`", settings=("mode", name))
+                raise UserError(f"to {self.mode}, give `{name}`", settings=("mode", name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -110,7 +110,8 @@ class ClicksRecipe:
         dataset = OpenedDataset.open(config.data, num_numerical)
         if config.run.mode != "predict" and not dataset.has_labels:
             raise UserError(
-                f"`dataset` {dataset.root}: its rows have no labels; use it with `mode` predict",
+                f"`dataset` {dataset.root}: its rows have no labels, so a model can only predict "
+                "them",
                 settings=("dataset", "mode"),
             )
         for line in dataset.column_lines:

@@ -227,19 +227,19 @@ RANKS = {
     ("model", "baselines", "expected"),
     [
         ("first", ["half first", "eleventh"], "ahead half first hr@10 ndcg@10"),
-        ("first", ["tenth"], "ahead tenth ndcg@10 level tenth hr@10"),
+        ("first", ["tenth"], "ahead tenth ndcg@10 no difference tenth hr@10"),
         ("eleventh", ["tenth"], "behind tenth hr@10 ndcg@10"),
         ("half first", ["tenth"], "behind tenth hr@10 ahead tenth ndcg@10"),
         # The best baseline of each metric is another one.
         ("all but ten tenth", ["tenth", "half first"], "behind tenth hr@10 half first ndcg@10"),
-        ("tenth", ["tenth"], "level tenth hr@10 ndcg@10"),
+        ("tenth", ["tenth"], "no difference tenth hr@10 ndcg@10"),
     ],
 )
 def test_a_verdict_is_on_hits_and_gains(model, baselines, expected):
     others = {name: RANKS[name] for name in baselines}
     leads = leads_over(others, RANKS[model], np.arange(300))
     assert [lead.metric for lead in leads] == ["hr@10", "ndcg@10"]
-    facts = "|".join(["ahead", "behind", "level", r"hr@10", "ndcg@10", *baselines])
+    facts = "|".join(["ahead", "behind", r"\bno\b", "difference", r"hr@10", "ndcg@10", *baselines])
     assert " ".join(re.findall(facts, verdict(leads))) == expected
 
 

@@ -140,17 +140,17 @@ LEVEL, MORE, LESS = (-0.01, 0.01), (0.01, 0.02), (-0.02, -0.01)
     ("auc", "loss", "expected"),
     [
         (MORE, LESS, "ahead auc log_loss"),
-        (MORE, LEVEL, "ahead auc level log_loss"),
-        (LEVEL, LESS, "ahead log_loss level auc"),
+        (MORE, LEVEL, "ahead auc no difference log_loss"),
+        (LEVEL, LESS, "ahead log_loss no difference auc"),
         (MORE, MORE, "behind log_loss ahead auc"),
         (LESS, LESS, "behind auc ahead log_loss"),
         (LEVEL, MORE, "behind log_loss"),
-        (LEVEL, LEVEL, "level auc log_loss"),
+        (LEVEL, LEVEL, "no difference auc log_loss"),
     ],
 )
 def test_a_verdict_looks_at_order_and_loss(auc, loss, expected):
     leads = [Lead("auc", "trees", 0, *auc), Lead("log_loss", "trees", 0, *loss, True)]
-    assert re.findall("ahead|behind|level|auc|log_loss", verdict(leads)) == expected.split()
+    assert re.findall("ahead|behind|no|difference|auc|log_loss", verdict(leads)) == expected.split()
 
 
 def test_trees_are_repeatable_and_better_than_the_rate():

@@ -35,7 +35,7 @@ class Lead:
         return f"Model less {self.baseline}, {self.metric}: {self.value:+.4f} ({interval})"
 
     @property
-    def stands(self) -> Literal["ahead", "behind", "level"]:
+    def outcome(self) -> Literal["ahead", "behind", "level"]:
         """Whether the model is ahead or behind; level if the interval contains zero."""
         if self.low > 0 or self.high < 0:
             return "ahead" if (self.low > 0) != self.less_is_better else "behind"
@@ -49,14 +49,15 @@ def verdict(leads: Sequence[Lead]) -> str:
     behind in none.
     """
     behind, ahead, level = (
-        [lead for lead in leads if lead.stands == where] for where in ("behind", "ahead", "level")
+        [lead for lead in leads if lead.outcome == where] for where in ("behind", "ahead", "level")
     )
     if behind:
         so_far = f", though ahead of {_named(ahead)}" if ahead else ""
         return f"behind {_named(behind)}{so_far}; train on, or take the baseline"
+    even = f"no significant difference from {_named(level)}"
     if ahead:
-        return f"ahead of {_named(ahead)}" + (f"; level with {_named(level)}" if level else "")
-    return f"no clear lead, level with {_named(level)}"
+        return f"ahead of {_named(ahead)}" + (f"; {even}" if level else "")
+    return even
 
 
 def _named(leads: Sequence[Lead]) -> str:
