@@ -46,9 +46,10 @@ class DlrmConfig(Config):
                     settings=(name, "test_after", "epochs"),
                 )
         if self.run.mode == "predict":
-            for name in ("predictions", "load_checkpoint_path"):
+            needed = {"predictions": "the file to write", "load_checkpoint_path": "a trained model"}
+            for name, what in needed.items():
                 if getattr(self.run, name) is None:
-                    raise UserError(f"to predict, give `{name}`", settings=("mode", name))
+                    raise UserError(f"to predict, give `{name}`, {what}", settings=("mode", name))
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":

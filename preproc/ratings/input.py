@@ -162,10 +162,11 @@ def _check_names(file: InputFile, names: Mapping[RatingsColumn, str], seen: Sequ
         PreprocError: names the first such column.
     """
     for name in names.values():
-        if seen.count(name) != 1:
+        if (count := seen.count(name)) != 1:
+            has = f"{count} columns" if count else "no column"
             raise PreprocError(
-                f"`columns`: {file.path} must have the column {name!r} exactly once, but has "
-                f"{', '.join(n or repr(n) for n in seen)}. Use the file's own names: {NAMED}",
+                f"`columns`: {file.path} has {has} {name!r}; its columns are "
+                f"{', '.join(n or repr(n) for n in seen)}. Write {NAMED}, with these names",
                 setting="columns",
                 path=file.path,
             )

@@ -595,6 +595,8 @@ class _Reader:
         return own.pop() if own else default
 
     def _mapping(self, at: tuple[Any, ...], value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+        if value is None:
+            raise self._error(at, f"is missing; its keys are {', '.join(keys)}")
         if not isinstance(value, dict):
             raise self._error(at, f"expected `key: value` with {', '.join(keys)}, got {value!r}")
         for key in value:
