@@ -37,7 +37,7 @@ STEPS: Steps = (
     ),
     (
         "2. Ratings to a dataset of sequences",
-        "prepare movielens",
+        "prepare ratings",
         "--input={folder}/ratings.csv --output={folder}/dataset --overwrite",
     ),
     ("3. Check the dataset", "verify", "{folder}/dataset"),

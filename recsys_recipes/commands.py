@@ -191,13 +191,13 @@ COMMANDS: Mapping[str, Command] = {
             ),
             "clicks": Program(
                 "preproc.clicks",
-                "A click log of your own, for DLRM",
+                "Your own click log, for DLRM",
                 "--input clicks.csv --schema schema.yaml --output data/clicks",
                 "input output schema engine memory_limit overwrite",
             ),
-            "movielens": Program(
+            "ratings": Program(
                 "preproc.movielens",
-                "MovieLens' ratings, for BERT4Rec",
+                "MovieLens' ratings, or your orders or events, for BERT4Rec",
                 "--input data/raw/ml-1m --output data/ml-1m",
                 _RATINGS,
             ),
@@ -233,7 +233,7 @@ COMMANDS: Mapping[str, Command] = {
             ),
             "bert4rec": Program(
                 _BERT4REC,
-                "The next item, on a dataset of prepare movielens or amazon",
+                "The next item, on a dataset of prepare ratings or amazon",
                 "--dataset data/ml-1m --output data/ml-1m-run",
                 "dataset_path config export_root resume train_batch_size num_epochs lr max_len "
                 "emb_dim patience",

@@ -50,7 +50,7 @@ def prepare(
             "rating" and "timestamp" if the table has them; or the same as text,
             "user=customer,item=sku". "auto" recognises columns by their names. Without a timestamp,
             the rows of a user must be in the order of time.
-        **settings: settings of `recsys-recipes prepare movielens`, such as `min_rating`.
+        **settings: settings of `recsys-recipes prepare ratings`, such as `min_rating`.
 
     Raises:
         UserError: a setting or a row is refused; the message names the line and column.

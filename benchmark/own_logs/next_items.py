@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of users and their items in time order, for BERT4Rec.
 
-`prepare movielens --columns user=user,item=item` reads them; add `timestamp=timestamp` for logs
+`prepare ratings --columns user=user,item=item` reads them; add `timestamp=timestamp` for logs
 with times.
 """
 

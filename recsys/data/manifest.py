@@ -34,7 +34,7 @@ Data = Literal["clicks", "ratings"]
 _NETWORKS: Mapping[Data, str] = {"clicks": "dlrm", "ratings": "bert4rec"}
 _MAKERS: Mapping[Data, str] = {
     "clicks": "`recsys-recipes prepare clicks` or `prepare criteo`",
-    "ratings": "`recsys-recipes prepare movielens` or `prepare amazon`",
+    "ratings": "`recsys-recipes prepare ratings` or `prepare amazon`",
 }
 """Data -> model that is trained on them; commands that make a dataset of them."""
 

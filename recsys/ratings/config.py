@@ -109,7 +109,7 @@ class HistoriesConfig:
         if self.folder is None or (self.folder / MANIFEST_FILE).is_file():
             return
         default = "" if self.dataset_path else f", the default for `dataset_name` {self.folder}"
-        program = "amazon" if self.dataset_name == "amazon" else "movielens"
+        program = "amazon" if self.dataset_name == "amazon" else "ratings"
         raise UserError(
             f"`dataset_path` {self.folder}{default}: no prepared dataset (no {MANIFEST_FILE}). "
             f"Make one from the raw ratings with `recsys-recipes prepare {program}`, then name its "

@@ -190,7 +190,7 @@ def test_new_rows_of_the_trained_items(program, refused, dataset, loaded, recomm
     assert values["test_full_hr@10"] > 2 * values["test_popularity_hr@10"]
     assert recommend(*new, lines=raw_id(3)) == recommend(*loaded, lines=raw_id(3))
     said = refused("--mode=test", f"--dataset_path={tmp_path / 'own'}", checkpoint)
-    assert_tells(said, "recsys-recipes prepare movielens --dictionaries")
+    assert_tells(said, "recsys-recipes prepare ratings --dictionaries")
     resumed = f"--export_root={shutil.copytree(checkpoint.partition('=')[2], tmp_path / 'run')}"
     trained = ("--resume", "--num_epochs=25", "--mask_last_prob=0.5", "--head=tied")
     assert_tells(refused(new[0], resumed, *trained), tmp_path / "run", tmp_path / "new")

@@ -174,7 +174,7 @@ def test_the_help_of_a_models_own_program_shows_its_defaults(program):
 
 def test_messages_name_the_command_of_a_program(tmp_path):
     done = recipes("train", "bert4rec", f"--dataset={tmp_path / 'none'}", status=2)
-    harness.assert_tells(done.stderr, tmp_path / "none", "`recsys-recipes prepare movielens`")
+    harness.assert_tells(done.stderr, tmp_path / "none", "`recsys-recipes prepare ratings`")
 
 
 @pytest.mark.parametrize("word", [w for w, c in COMMANDS.items() if "" not in c.programs])
@@ -189,10 +189,10 @@ def test_a_command_of_several_programs_lists_them(word, here):
     ("words", "facts"),
     [
         ("trian", ["'trian'", "demo, generate, prepare", "train?", "recsys-recipes --help"]),
-        ("prepare moveilens", ["'moveilens'", "movielens, amazon", "movielens?"]),
+        ("prepare raitngs", ["'raitngs'", "ratings, amazon", "ratings?"]),
         ("train", ["dlrm, logistic, blend_clicks, bert4rec"]),
         ("train --dataset=x", ["dlrm, logistic, blend_clicks, bert4rec"]),
-        ("prepare netflix", ["'netflix'", "criteo, clicks, movielens"]),
+        ("prepare netflix", ["'netflix'", "criteo, clicks, ratings"]),
         ("demo --rows=0", ["--rows", 1, 0]),
         ("prepare criteo --inputt=3", ["'inputt'", "input ?"]),
         ("train auto --dataset=x --output=y --budget=10", ["--budget", "10m", "'10'"]),

@@ -11,7 +11,7 @@ from recsys_recipes.serving import deploy
 from tests import harness
 
 OF_CLICKS, OF_RATINGS = "recsys-recipes train dlrm", "recsys-recipes train bert4rec"
-MAKERS = "recsys-recipes prepare clicks", "recsys-recipes prepare movielens"
+MAKERS = "recsys-recipes prepare clicks", "recsys-recipes prepare ratings"
 
 
 @pytest.fixture(scope="module")

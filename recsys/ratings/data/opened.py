@@ -96,7 +96,7 @@ class OpenedHistories:
             Origin({"items": num_items}, self.fingerprint),
             self.name,
             f"name the training dataset with `{self.setting}`, or prepare new ratings with its "
-            "items (recsys-recipes prepare movielens --dictionaries)",
+            "items (recsys-recipes prepare ratings --dictionaries)",
             ignore_fingerprint=ignore_fingerprint,
         )
 
