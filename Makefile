@@ -67,7 +67,7 @@ build: $(STAMP)  ## rebuild the native code in place
 
 catboost: setup $(VENV)/.with-catboost  ## CatBoost in .venv, for benchmark.run own_logs
 
-spark: setup $(VENV)/.with-spark  ## PySpark in .venv, for --engine spark (Java 17 or later besides)
+spark: setup $(VENV)/.with-spark  ## PySpark in .venv, for --engine spark (also needs Java 17 or later)
 
 torchrec: setup $(VENV)/.with-torchrec  ## TorchRec and FBGEMM for CPUs in .venv, for --parallelism dmp
 
@@ -102,11 +102,11 @@ endif
 
 IN_VENV := torchrec $(if $(shell command -v java),spark)
 
-test: setup $(IN_VENV)  ## linters and the tests of every run, as CI runs it
+test: setup $(IN_VENV)  ## linters and all tests but the long ones, as CI runs it
 	$(call together,lint test-main test-fake-cuda test-triton)
 
 test-release: export TIER = release
-test-release: wheel docs $(IN_VENV)  ## the tests before a release, some hours; `make test` runs the others
+test-release: wheel docs $(IN_VENV)  ## the long tests before a release, some hours
 	$(call together,test-main test-merlin test-triton)
 
 test-main: $(IN_VENV)  ## tests that run in .venv
@@ -169,7 +169,7 @@ bench-engines: spark nvtabular  ## our preprocessing engines side by side (about
 	$(BIN)/python -m benchmark.run preprocessing --rows 1000000 --repeats 3 --engines
 	$(BIN)/python -m benchmark.report docs/preprocessing.md
 
-bench-peers: torchrec  ## kernels and training steps beside TorchRec and FBGEMM (about a quarter of an hour)
+bench-peers: torchrec  ## kernels and training steps compared with TorchRec and FBGEMM (about a quarter of an hour)
 	for case in interaction_kernels embedding_kernels sparse_step_kernels train_step \
 		"train_step --inference" "train_step --bfloat16" train_step_distributed; do \
 		$(BIN)/python -m benchmark.run $$case || exit 1; done
@@ -195,7 +195,7 @@ nvtabular: setup .venv-nvtabular/.installed  ## environment with NVTabular, for 
 		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-timeout)==' requirements.txt)
 	@touch $@
 
-merlin: nvtabular .venv-nvtabular/.with-merlin  ## PyTorch beside merlin-dataloader, for --loader merlin
+merlin: nvtabular .venv-nvtabular/.with-merlin  ## PyTorch and merlin-dataloader in one environment, for --loader merlin
 
 # The server of the PyPI package, whose Python backend embeds a shared libpython; it needs NumPy 1.
 # This project runs from this folder, as in the other environments: its native code is built here.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the native code; everything else about the package stands in pyproject.toml.
+"""Builds the native code; pyproject.toml has everything else about the package.
 
 Plain shared libraries without any Python API in them: the preprocessing kernel, the torch ops of
 cuda_ext, and the native backend for Triton. Environment:

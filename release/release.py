@@ -133,7 +133,7 @@ def published_files(folder: Path, version: str) -> list[Path]:
     """Returns the sdist, wheels and bill of materials of a version.
 
     Raises:
-        ReleaseError: one is missing, or something of another version lies beside them.
+        ReleaseError: one is missing, or the folder also has files of another version.
     """
     stem = f"recsys_recipes-{version}"
     wanted = (".tar.gz", "-py3-none-any.whl", "-py3-none-manylinux*.whl", ".cdx.json")
