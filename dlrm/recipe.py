@@ -106,7 +106,7 @@ class DlrmRecipe:
             raise UserError(
                 f"`dataset` {config.data.dataset}: its rows have no labels, so a model can "
                 "only predict them",
-                settings=("dataset", "mode"),
+                setting="dataset",
             )
         for line in dataset.column_lines:
             machine.print_line(line)

@@ -29,7 +29,7 @@ def open_recommender(config: Bert4RecConfig) -> Recommender:
     """
     if config.run.load_checkpoint_path is None:
         raise UserError(
-            "to recommend, give `load_checkpoint_path`, a trained model",
+            "`mode` recommend needs `load_checkpoint_path`, a trained model",
             settings=("mode", "load_checkpoint_path"),
         )
     loaded = Bert4RecCheckpoint.open(Path(config.run.load_checkpoint_path))

@@ -49,13 +49,12 @@ class DlrmConfig(Config):
             needed = {"predictions": "the file to write", "load_checkpoint_path": "a trained model"}
             for name, what in needed.items():
                 if getattr(self.run, name) is None:
-                    raise UserError(f"to predict, give `{name}`, {what}", settings=("mode", name))
+                    raise UserError(f"to predict, give `{name}`, {what}", setting=name)
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":
             raise UserError(
-                "`quantize` is for trained models, not for training",
-                settings=("quantize", "mode"),
+                "`quantize` is for trained models, not for training", setting="quantize"
             )
         if self.precision.amp:
             raise UserError(

@@ -112,7 +112,7 @@ class ClicksRecipe:
             raise UserError(
                 f"`dataset` {dataset.root}: its rows have no labels, so a model can only predict "
                 "them",
-                settings=("dataset", "mode"),
+                setting="dataset",
             )
         for line in dataset.column_lines:
             print_line(line)

@@ -101,7 +101,7 @@ void check_tensors(const std::vector<ExpectedTensor>& expected, const Request& r
     throw BadRequest("inputs differ in their number of rows: " + joined(counts));
   }
   if (rows.count(0) > 0) {
-    throw BadRequest("the request has no rows; leave it out, or send at least one");
+    throw BadRequest("the request has no row; leave it out, or send at least one");
   }
 }
 

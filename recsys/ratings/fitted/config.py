@@ -50,7 +50,7 @@ class FittedRun:
         if self.mode != "train" and self.load_checkpoint_path is None:
             raise UserError(
                 f"to {self.mode}, give `load_checkpoint_path`, a trained model",
-                settings=("mode", "load_checkpoint_path"),
+                setting="load_checkpoint_path",
             )
 
 

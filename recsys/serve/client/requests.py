@@ -140,7 +140,7 @@ def check_arrays(signature: Signature, arrays: Arrays) -> None:
         counts = ", ".join(f"{name} {count}" for name, count in rows.items())
         raise BadRequestError(f"inputs differ in their number of rows: {counts}")
     if not (rows and all(rows.values())):
-        raise BadRequestError("the request has no rows; leave it out, or send at least one")
+        raise BadRequestError("the request has no row; leave it out, or send at least one")
 
 
 def _check_array(tensor: TensorSignature, array: Array) -> None:
