@@ -52,7 +52,7 @@ def print_line(line: str) -> None:
 def open_in_browser(url: str) -> bool:
     """Opens a page in the user's browser; returns whether it did.
 
-    Without a desktop or BROWSER it opens none: a browser in the terminal would take that over.
+    Without a desktop or BROWSER it opens none: a text browser would take over the terminal.
     """
     import webbrowser  # few programs need it
 
@@ -309,7 +309,7 @@ def run_command(
         if not is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
-        return fail(f"out of memory: take smaller batches ({reason})")
+        return fail(f"out of memory: use smaller batches ({reason})")
     finally:
         try:
             sys.stderr.flush()

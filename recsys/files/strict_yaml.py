@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().get_single_node()
         except RecursionError as error:
-            raise _fault("is too deep", "nest less", self.get_mark()) from error
+            raise _fault("is nested too deeply", "use fewer levels", self.get_mark()) from error
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -66,7 +66,9 @@ class _Loader(yaml.SafeLoader):
                 str(value)  # refuses integers too long to show; hexadecimal ones pass the parser
         except _UNREADABLE as error:
             text = f"{reprlib.repr(node.value)} is not a valid number or date"
-            raise _fault(text, "correct it, or quote a text", node.start_mark) from error
+            raise _fault(
+                text, "correct it, or quote it if it is a text", node.start_mark
+            ) from error
         return value
 
 

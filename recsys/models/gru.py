@@ -37,8 +37,8 @@ _LEAST_BATCHES = 25
 _SILENT_S = 10.0
 """Longest time without a line of progress, in seconds."""
 
-# Learning rate and batch size were chosen by the validation targets of MovieLens-100K, and by those
-# of the first epochs on MovieLens-latest-small. On the former, a dropout of .5 was no better.
+# Learning rate and batch size were chosen on the validation targets of MovieLens-100K, and on those
+# of the first epochs on MovieLens-latest-small. On the former, a dropout of 0.5 was no better.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +108,7 @@ class Gru(FittedModel[GruSettings]):
 
     @classmethod
     def fit(cls, sequences: Sequences, settings: GruSettings) -> Self:
-        """Trains until the validation targets are ranked no better, and keeps the best network.
+        """Trains until the ranking of validation targets stops improving; keeps the best network.
 
         Raises:
             UserError: no user has two items to train on, or memory is too small.
@@ -257,7 +257,7 @@ def _padded(histories: "Histories", device: "torch.device") -> "Tensor":
 
 
 def _states(network: "nn.ModuleDict", items: "Tensor", dropout: float) -> "Tensor":
-    """Returns [B, T, D] states after each of [B, T] items; padding at the end changes none."""
+    """Returns [B, T, D] states after each of [B, T] items; padding at the end has no effect."""
     from torch.nn import functional as F
 
     # Padding gets the vector of item 1; nothing reads the states after it.

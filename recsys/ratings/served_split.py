@@ -88,8 +88,8 @@ def open_dataset(
     )
     if sequences.timestamps is not None:
         raise UserError(
-            f"{root}: is split by time, but a deployed model can only be evaluated on a leave one "
-            "out split; test the checkpoint instead",
+            f"{root}: is split by time, but a deployed model can only be evaluated on a "
+            "leave-one-out split; test the checkpoint instead",
             setting="mode",
         )
     return sequences

@@ -230,8 +230,8 @@ def _compare_datasets(repository: ModelRepository, name: str, deployment: Deploy
             both_known = before.get(FINGERPRINT) and deployment.dataset[FINGERPRINT]
             if both_known and before != deployment.dataset:
                 logger.warning(
-                    "%s was trained on another dataset than version %d: ids and numbers of a "
-                    "request have the meaning of the dataset of the version that answers",
+                    "%s was trained on another dataset than version %d: each version reads the ids "
+                    "and numbers of a request as in its own training dataset",
                     deployment.checkpoint,
                     version,
                 )

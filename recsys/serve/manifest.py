@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deployment.json`, which describes a version; it lies in the version's folder.
+"""`deployment.json`, the file in a version's folder that describes the version.
 
 Its last line is its own checksum: XXH64 over the bytes before that line, the hash of the other
 files too. dlrm/serve/csrc/checksum.cpp checks the same for the native backend.

@@ -114,7 +114,7 @@ class Checkpoint:
         steps = {self.files[name]["part"]["step"] for name in names}
         if steps != {len(names)}:
             raise CheckpointError(
-                f"{self.path}: {len(names)} parts of {_group_of(names[0])}, but they are "
+                f"{self.path}: has {len(names)} parts of {_group_of(names[0])}, but needs "
                 f"{' or '.join(map(str, sorted(steps)))}; files are missing, use another "
                 "checkpoint",
                 path=self.path,
@@ -201,8 +201,8 @@ class Checkpoint:
         bad = find_nonfinite(tensors)
         if bad is not None:
             raise CheckpointError(
-                f"{self.file_of(group, bad)}: {bad}: holds values that are NaN or infinite, as of "
-                "a run that diverged; use an earlier checkpoint"
+                f"{self.file_of(group, bad)}: {bad}: has values that are NaN or infinite, as after "
+                "a training that diverged; use an earlier checkpoint"
             )
         return tensors
 

@@ -81,8 +81,8 @@ class Metric:
 
     Attributes:
         name: name for the user.
-        sign: factor from the metric to the compared values, of which higher is better; -1 if a
-            lower metric is better, as for a loss.
+        sign: evaluations are compared by the metric times this, and higher is better; -1 for a
+            metric such as a loss.
     """
 
     name: str

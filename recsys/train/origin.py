@@ -113,7 +113,7 @@ def check_same_dataset(
         return
     raise CheckpointError(
         f"{path}: was trained on {was}, but {dataset} has {have}; {remedy}, or add "
-        "`ignore_fingerprint` to use the checkpoint with this dataset all the same",
+        "`ignore_fingerprint` to use the checkpoint with this dataset anyway",
         setting="ignore_fingerprint",
         path=path,
     )

@@ -65,7 +65,7 @@ class Processes:
         return self.rank == 0
 
     def note_training(self) -> None:
-        """Marks later starts by this torchrun as restarts; after a refusal they are none."""
+        """Makes later starts by this torchrun count as restarts; a refused run does not call it."""
         if (file := _training_file()) is not None:
             with contextlib.suppress(OSError):  # a restart then needs `resume`
                 file.touch()
@@ -355,7 +355,7 @@ def _naming_missing(here: Processes, limit_s: float) -> Iterator[None]:
         raise ProcessLostError(
             f"{them} never joined a collective and does not answer: it has ended, hangs or waits "
             f"for something else, or its machine is lost ({reason}; `process_timeout` "
-            "says how long to wait)"
+            "sets how long to wait)"
         ) from error
 
 

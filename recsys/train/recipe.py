@@ -112,7 +112,7 @@ class Training(Protocol[BatchT]):
         """Prepares the model for the first batch of an epoch."""
 
     def count(self, batch: BatchT) -> Mapping[str, int]:
-        """Returns the counts that `run_benchmark` divides by time: samples and more."""
+        """Returns the counts that `run_benchmark` divides by time, such as samples."""
 
     def evaluate(self, epochs_done: int) -> Evaluation:
         """Evaluates the model on the split that chooses the best checkpoint.

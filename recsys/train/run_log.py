@@ -34,8 +34,8 @@ class RunLog:
     A log belongs to one run at a time.
 
     Args:
-        path: log file; None writes none. The log of another run is kept as `<path>.old`, once this
-            one begins: one that is refused leaves it.
+        path: log file; None writes none. When this run begins, the log of
+            another one is renamed to `<path>.old`; a refused run leaves it in place.
 
     Attributes:
         events: also receives everything that is logged from now on; None for none.
@@ -143,7 +143,7 @@ class RunLog:
                 self._end(error)
 
     def _end(self, error: OSError) -> None:
-        logger.warning("`log_path` %s: %s; logging ends", self._path, error.strerror)
+        logger.warning("`log_path` %s: %s; nothing more is logged", self._path, error.strerror)
         self._path = None
 
     def _write(self, step: object, data: Mapping[str, Any]) -> None:

@@ -174,8 +174,9 @@ def _split_ranges(root: Path, lengths: list[int]) -> Mapping[str, tuple[int, int
         return manifest.split_ranges()
     if len(lengths) < 2:
         raise DatasetError(
-            f"{root}: holds only day_0; the last day is validation and test, so no day is left for "
-            "training; only a manifest.json, as this project writes it, can say otherwise"
+            f"{root}: holds only day_0, but the last day is split into validation and test, so "
+            "none is left for training; add days, or prepare the dataset again to get a "
+            "manifest.json, which records the splits"
         )
     train = total - lengths[-1]
     middle = train + -(-lengths[-1] // 2)

@@ -305,7 +305,7 @@ def has_parquet(root: Path, *splits: str) -> bool:
 
 
 def spec_by_ids(root: Path) -> FeatureSpec:
-    """Derives the spec of files that have none from their largest ids.
+    """Derives a spec from the largest ids, for files without one.
 
     Raises:
         DatasetError: a file is damaged or lacks a column, or an id is too large.
@@ -358,8 +358,8 @@ def _log_files(folder: Path) -> None:
     nested = sorted({path.parent.name for path in folder.glob(f"[!._]*/{PART_FILES}")})
     if nested:
         raise DatasetError(
-            f"{folder}: it holds {len(parts)} parquet files, and folders with more of them "
-            f"({show_names(nested)}), which are not read: move all files into one folder"
+            f"{folder}: has {len(parts)} parquet files, and more in folders that are not read "
+            f"({show_names(nested)}): move all files into one folder"
         )
     if len(parts) > 1:
         first, last = parts[0].name, parts[-1].name

@@ -156,7 +156,7 @@ def read_sequences(root: Path) -> Sequences:
             lengths = (pc.list_value_length(table.column(name)) for name in ("items", TIMES))
             if not pc.all(pc.equal(*lengths), min_count=0).as_py():
                 raise DatasetError(
-                    f"{path}: a user has another number of timestamps than items; {_AGAIN}",
+                    f"{path}: a user has more or fewer timestamps than items; {_AGAIN}",
                     path=path,
                 )
     sequences = Sequences(

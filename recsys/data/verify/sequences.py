@@ -86,7 +86,7 @@ def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -
     for name, (said, value) in pairs.items():
         if said != value:
             findings.problems.append(
-                f"{root / MANIFEST_FILE}: {name} {said}, but {value} by the files; {AGAIN}"
+                f"{root / MANIFEST_FILE}: {name} {said}, but the files have {value}; {AGAIN}"
             )
 
 

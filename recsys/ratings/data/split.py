@@ -74,7 +74,7 @@ def validate_some_users(sequences: Sequences, count: int, raw_users: pa.Array) -
     if count > sequences.num_users:
         raise UserError(
             f"`validation_users` {count}: the dataset has only {sequences.num_users} users; leave "
-            "it out, and all of them validate",
+            "it out to validate on all of them",
             setting="validation_users",
         )
     hashes = [xxhash.xxh3_64_intdigest(raw.encode()) for raw in raw_users.to_pylist()]

@@ -47,7 +47,7 @@ def split_by_time(
     times = sequences.timestamps
     if times is None:
         raise UserError(
-            "`split`: the dataset has no timestamps; prepare the ratings again with the `split`",
+            "`split`: the dataset has no timestamps; prepare the ratings again with this `split`",
             setting="split",
         )
     cut = cut_time(times, quantile)

@@ -225,7 +225,7 @@ class Endpoint:
     def _late(self) -> EndpointError:
         return EndpointError(
             f"{self.model} at {self.url}: no answer within {self.timeout_s:g} s (`timeout_s`); the "
-            "server is busy or hangs, or another program has its port",
+            "server is busy or hangs, or another program is using its port",
             "DEADLINE_EXCEEDED",
             setting="timeout_s",
         )
@@ -324,7 +324,8 @@ class Endpoint:
                 answered = "no" if output is None else len(output)
                 raise EndpointError(
                     f"{self.model} at {self.url}: {answered} rows of {name!r} for a request of "
-                    f"{rows}; does the server's environment hold the NumPy of its Python backend?"
+                    f"{rows}; the server's environment must have the NumPy that its Python backend "
+                    "was built for"
                 )
         return outputs
 

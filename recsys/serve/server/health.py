@@ -75,7 +75,7 @@ class HealthReport:
         if age_s > _STALE_S:
             return "unknown", f"the supervisor has hung for {age_s:.0f} s"
         if age_s > _FRESH_S and self.status in ("ok", "degraded"):
-            return "degraded", f"the last look at the server ended {age_s:.0f} s ago"
+            return "degraded", f"the server was last checked {age_s:.0f} s ago"
         return self.status, self.fault
 
     @property
@@ -166,11 +166,11 @@ class HealthEndpoint:
         report = self.report
         head, _, model = path.partition("?")[0].removeprefix("/").partition("/")
         if head != "healthz":
-            return 404, {"error": "only /healthz, /healthz/MODEL and /metrics are here"}
+            return 404, {"error": "only /healthz, /healthz/MODEL and /metrics are served"}
         status, error = report.current()
         if model and report.serves and model not in report.listed:
             known = ", ".join(sorted(report.listed)) or "none"
-            return 404, {"error": f"no model {model!r} is here, only {known}"}
+            return 404, {"error": f"no model {model!r} is served, only {known}"}
         serves = report.serves and (not model or bool(report.models.get(model)))
         body: dict[str, Any] = {"status": status} | ({"error": error} if error else {})
         if status != "unknown":

@@ -73,7 +73,7 @@ class ServerLog:
         """Returns the last error that names a model."""
         errors = [line for line in self.text().splitlines() if line[:1] == "E"]
         named = [line.partition("] ")[2].strip('"') for line in errors if f"'{model}'" in line]
-        return named[-1] if named else f"the log {self.file} does not say why"
+        return named[-1] if named else f"the log {self.file} gives no reason"
 
     def failure_reason(self) -> str:
         """Returns the log lines that explain a failure."""

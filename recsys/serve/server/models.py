@@ -132,7 +132,7 @@ class Models:
                 continue
             del self._loads[name]
             if load.replaced and load.error:
-                raise ServerError(f"new instances of {name} do not load: {load.error}")
+                raise ServerError(f"new instances of {name} cannot be loaded: {load.error}")
             replaced += load.replaced
             if _NOT_READ in load.error:
                 self._unread[name] = self._server.log.model_error(name)
@@ -170,7 +170,7 @@ class Models:
     def _note_renewed(self) -> None:
         """Records that models whose instances are being replaced may not answer."""
         renewed = {name for name, load in self._loads.items() if load.replaced}
-        why = "new instances are loaded: one does not work"
+        why = "loading new instances, because one does not work"
         self.failures |= {version: why for version in self.ready if version[0] in renewed}
 
     def _find_unloaded(self, index: list[dict[str, Any]]) -> dict[Version, str]:

@@ -27,7 +27,7 @@ def check_port(host: str, name: str, port: int) -> None:
     if error := _refusal(host, port, reuse=True):  # closed connections do not count
         raise ServerError(
             f"`{name}` {port}: cannot listen on {url_host(host)}:{port} ({error}); choose "
-            "another port, or end the program that has it",
+            "another port, or stop the program that is using it",
             setting=name,
         ) from error
 

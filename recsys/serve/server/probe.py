@@ -27,7 +27,7 @@ from recsys.serve.server.process import TritonServer, Version, version_text
 
 PROBE_FILE = "probe.json"
 SILENCE_S = 30.0
-"""A server or version that answers nothing for this long, in seconds, hangs."""
+"""Seconds without an answer after which a server or version counts as hung."""
 _NO_ANSWER = ("", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
 
 
@@ -127,7 +127,7 @@ class Prober:
             if probe.answered >= probe.sent or executions != probe.executions:
                 probe.alive, probe.executions = now, executions
             if now - probe.alive > SILENCE_S:
-                raise ServerError(f"{version_text(version)} answered nothing for {SILENCE_S:.0f} s")
+                raise ServerError(f"{version_text(version)} did not answer for {SILENCE_S:.0f} s")
             is_asked = probe.thread is not None and probe.thread.is_alive()
             if not is_asked and now - probe.sent >= self._every_s:
                 call = (server.url, version)

@@ -120,11 +120,12 @@ class Supervisor:
         recent = sum(then >= now - _WINDOW_S for then, _ in self._restarts)
         if recent > most:
             raise ServerError(
-                f"{reason}; it was started again {most} times within ten minutes (`max_restarts`)",
+                f"{reason}; it was restarted {most} times within ten minutes, the limit "
+                "(`max_restarts`)",
                 setting="max_restarts",
             )
         pause = min(2.0 ** (recent - 1) - 1, _LONGEST_PAUSE_S)
-        # Before the line is printed, so that whoever reads it finds the restart in health.
+        # Before the line is printed, so that health shows the restart to readers of the line.
         self._report("degraded" if model else "restarting")
         what = f"{model} is loaded again, the other models keep serving"
         what = what if model else f"starting again in {pause:.0f} s"
@@ -225,7 +226,7 @@ class Supervisor:
         for model, spent_s in models.loading.items():
             over_s = spent_s - self._options.ready_timeout_s
             if over_s > SILENCE_S:
-                raise ServerError(f"the load of {model} does not end")
+                raise ServerError(f"loading {model} does not finish")
             if over_s > 0:
                 self._end_hung([model])
         return ""

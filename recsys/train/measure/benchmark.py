@@ -115,7 +115,7 @@ def _lines(values: Mapping[str, float], device_type: str) -> list[str]:
     )
     if "padding_share" in values:
         lines.append(
-            f"  padding {values['padding_share']:.1%} of the tokens, were sequences padded to "
+            f"  padding {values['padding_share']:.1%} of the tokens if sequences were padded to "
             "`max_len`"
         )
     kind = "allocated on the GPU" if device_type == "cuda" else "resident in the process"

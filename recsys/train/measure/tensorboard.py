@@ -75,5 +75,7 @@ class Events:
         try:
             getattr(self._writer, method)(*arguments)
         except OSError as error:
-            logger.warning("`tensorboard` %s: %s; its events end", self._folder, error.strerror)
+            logger.warning(
+                "`tensorboard` %s: %s; no more events are written", self._folder, error.strerror
+            )
             self._writer = None

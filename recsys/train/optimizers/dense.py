@@ -32,11 +32,11 @@ def dense_rule_beside(rule: RowOptimizer) -> DenseRule:
     """Returns the dense optimizer to use with a row optimizer.
 
     Raises:
-        UserError: no dense optimizer belongs to it.
+        UserError: `_DENSE_RULES` names no dense optimizer for it.
     """
     if rule not in _DENSE_RULES:
         raise UserError(
-            f"`optimizer` {rule}: there is no optimizer of the MLPs to go with it (_DENSE_RULES)",
+            f"`optimizer` {rule}: name the optimizer that the MLPs get with it in _DENSE_RULES",
             setting="optimizer",
         )
     return _DENSE_RULES[rule]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row gradients of tables outside autograd, and their optimizer.
 
-Such a table never has a gradient as large as the table.
+No gradient as large as such a table is ever allocated.
 """
 
 import dataclasses
