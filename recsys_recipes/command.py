@@ -163,7 +163,7 @@ def _model_of_checkpoint(word: str, arguments: Sequence[str]) -> str:
                 if model.name not in COMMANDS[word].programs:
                     takers = [w for w in _words_with(model.name) if COMMANDS[w].finds_model]
                     raise UserError(
-                        f"`checkpoint` {path}: is of {model.title}, a model of {model.data}, for "
+                        f"`checkpoint` {path}: holds {model.title}, a model of {model.data}, for "
                         f"`{NAME} {'` and `'.join(takers)}`; {word} takes "
                         f"{', '.join(COMMANDS[word].programs)}",
                         setting="checkpoint",

@@ -106,7 +106,7 @@ def train_auto(dataset: str | Path, run: str | Path, **settings: Any) -> Path:
 
     values = parsed_flags(new_flags(program.SECTIONS), dataset=dataset, output=run, **settings)
     if status := program.run(values):
-        raise UserError(f"train auto failed with exit status {status}: see what it printed")
+        raise UserError(f"train auto failed with exit status {status}: see its output above")
     return Path(run)
 
 

@@ -298,8 +298,8 @@ def _open_stored(checkpoint: Path, data: Data) -> Any:
     model = model_of(checkpoint)
     if model.data != data:
         raise UserError(
-            f"`checkpoint` {checkpoint}: is of {model.title}, a model of {model.data}; a model of "
-            f"{data} is needed here ({', '.join(names_of(data))})",
+            f"`checkpoint` {checkpoint}: holds {model.title}, a model of {model.data}; give a "
+            f"model of {data} ({', '.join(names_of(data))})",
             setting="checkpoint",
         )
     return resolve_name(model.open_stored)(checkpoint)

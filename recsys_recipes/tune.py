@@ -151,7 +151,9 @@ class Search:
         flag_values = self._flag_values([])
         config = self._flags.config_from_flags(flag_values)
         if config.run.mode != "train":
-            raise UserError(f"`mode` {config.run.mode}: trials train; leave it out", setting="mode")
+            raise UserError(
+                f"`mode` {config.run.mode}: trials only train; leave it out", setting="mode"
+            )
         if config.checkpoint_folder is not None:
             raise UserError(
                 f"`{config.folder_setting}`: trials save nothing; leave it out, and train with the "
@@ -164,7 +166,7 @@ class Search:
                 setting="eval_split",
             )
         if "WORLD_SIZE" in os.environ:
-            raise UserError("a trial runs in one process: start this with python, not torchrun")
+            raise UserError("a trial runs in one process: start it with python, not torchrun")
         searched = {name for name, _ in self._settings.search}
         self._flags.refuse_unused(flag_values, config, searched)
         config.require_inputs()

@@ -41,7 +41,7 @@ def open_first(path: Path) -> StoredModel:
     model = model_of(path)
     if model.data != "ratings":
         raise UserError(
-            f"`blend_of` {path}: is of {model.title}, a model of clicks, but this blend is for "
+            f"`blend_of` {path}: holds {model.title}, a model of clicks, but this blend is for "
             "ratings; `recsys-recipes train blend_clicks` adds to a DLRM",
             setting="blend_of",
         )

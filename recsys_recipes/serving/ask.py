@@ -408,8 +408,8 @@ def test_ranking(options: ClientOptions, endpoint: Endpoint, concurrency: int, s
     )
     if scored.met_before:
         print_line(
-            f"{scored.met_before} of them had met the true item before; it is left out of their "
-            "lists, so they count as misses"
+            f"{scored.met_before} of them already have the true item in their history; lists leave "
+            "it out, so they count as misses"
         )
     if scored.offline is None or scored.largest_difference is None:
         print_line(_NOT_COMPARED)

@@ -46,7 +46,7 @@ def open_first(path: Path) -> DlrmCheckpoint:
     if model is not MODELS["dlrm"]:
         of_ratings = "; `recsys-recipes train blend` adds to a model of ratings"
         raise UserError(
-            f"`blend_of` {path}: is of {model.title}, a model of {model.data}, but a blend of "
+            f"`blend_of` {path}: holds {model.title}, a model of {model.data}, but a blend of "
             f"clicks begins with a DLRM{of_ratings if model.data == 'ratings' else ''}",
             setting="blend_of",
         )

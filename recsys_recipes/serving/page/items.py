@@ -32,8 +32,8 @@ def items_page(gr: Any, endpoint: Endpoint, dataset: Path | None, rows: Arrays) 
                 best = recommend_items(own, history, exclude_seen) if history else []
             if names and (other := next((item for item, *_ in best if item not in names), None)):
                 raise UserError(
-                    f"the model recommends {other}, which the {len(names)} items of the dataset "
-                    "lack: it was not trained on this `dataset`",
+                    f"the model recommends {other}, which is not among the {len(names)} items of "
+                    "the dataset: it was not trained on this `dataset`",
                     setting="dataset",
                 )
         except UserError as error:
