@@ -127,10 +127,9 @@ class TrainBatches:
         count = len(self._windows(self._known, generator))
         if not count:
             raise UserError(
-                f"no user has the {self.least_items} items to train on, apart from those held "
-                f"out, that `objective` {config.objective.objective} with `windows` "
-                f"{config.data.windows} needs: choose others, or prepare a dataset with longer "
-                "histories",
+                f"no user has {self.least_items} items to train on, apart from those held out, but "
+                f"`objective` {config.objective.objective} with `windows` {config.data.windows} "
+                "needs them: choose other values, or prepare a dataset with longer histories",
                 settings=("objective", "windows"),
             )
         self.batch_size = config.data.train_batch_size * self._steps

@@ -209,7 +209,9 @@ def pack_items(model: Bert4Rec) -> ops.PackedRows | None:
     if not ops.scans_rows(items):
         return None
     if not bool(items.isfinite().all() and bias.isfinite().all()):
-        logger.warning("an item's vector or bias is not finite: lists are ordered by float32")
+        logger.warning(
+            "an item's vector or bias is not finite, so lists are ordered by float32 scores"
+        )
         return None
     return ops.pack_rows(items, bias)
 

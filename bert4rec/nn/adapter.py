@@ -160,7 +160,7 @@ class Adapters(nn.Module):
 
     @property
     def transform(self) -> LowRank | None:
-        """Adapter of the head's linear layer; None if it has none."""
+        """Adapter of the head's linear layer; None without one."""
         layer = dict(self.head.items()).get("transform")
         assert layer is None or isinstance(layer, LowRank)
         return layer
