@@ -43,7 +43,9 @@ def explained(row: bytes, reason: str, row_format: RowFormat) -> str:
     _, number = next(wrong_fields(fields, row_format))
     value = excerpt(fields[number], _SHOWN_CHARACTERS)
     column = row_format.columns[number]
-    has_digits = any(character.isdigit() for character in value)  # marks of missing values do not
+    has_digits = any(
+        character.isdigit() for character in value
+    )  # marks of missing values have none
     nothing = f"; to read it as missing, add missing: [{json.dumps(value)}]"
     if_nothing = "" if has_digits else nothing
     remedies = {

@@ -156,7 +156,7 @@ class NvtabularProcess:
     def _failure(self, task: str, reason: str, out_of_memory: bool) -> PreprocError:
         if task == "start":
             return PreprocError(
-                f"{self._python}: NVTabular cannot be used: {reason}; make its environment again "
+                f"{self._python}: NVTabular cannot be used: {reason}; create its environment again "
                 f"({command_for('nvtabular')}), or see {self._log}; {SAME_DATASET}",
                 settings=("nvtabular_device", "engine"),
             )

@@ -178,7 +178,7 @@ def _untold_names(file: InputFile, what: str, names: Sequence[str]) -> PreprocEr
     times = "" if TIMESTAMP in names_by_column(names) else untold
     return PreprocError(
         f"{file.path}: {what} of unknown names: {', '.join(n or repr(n) for n in names)}. For a "
-        "log of clicks, use `recsys-recipes prepare clicks`. Of ratings, say which columns are "
+        "log of clicks, use `recsys-recipes prepare clicks`. For ratings, say which columns are "
         f"user and item, and rating and timestamp{times} if there are any, such as "
         f"`columns` {suggestion(names)}"
     )
@@ -286,8 +286,8 @@ def _nothing_fits(
     if any(reject_reason(row, criteo_format()) is None for row in rows):
         return PreprocError(
             f"`input` {file.path}: is a click log in Criteo's format (a label, 13 integers, 26 "
-            "categories), which `recsys-recipes prepare criteo` reads; needed are ratings: user, "
-            "item, rating and time",
+            "categories), which `recsys-recipes prepare criteo` reads; give a file of ratings: "
+            "user, item, rating and time",
             setting="input",
             path=file.path,
         )

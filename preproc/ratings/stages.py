@@ -77,7 +77,7 @@ class EngineRows(Protocol):
         """Appends rows of the file; none is below `min_rating`."""
 
     def finish(self) -> None:
-        """Ends the adding of rows; there is at least one."""
+        """Completes the rows once all are added; there is at least one."""
 
     def drop_rare(self, minimums: Mapping[str, int]) -> None:
         """Drops the rows of ids with fewer rows than the minimum of their column.

@@ -35,7 +35,7 @@ class Titles:
     by_raw_id: dict[str, str]
 
     def of(self, raw_ids: list[str]) -> list[str]:
-        """Returns the title of each item; empty if it has none."""
+        """Returns the title of each item; empty for an item without one."""
         return [self.by_raw_id.get(raw_id, "") for raw_id in raw_ids]
 
 
@@ -126,7 +126,7 @@ def _by_name(
 def _refusal(file: InputFile, line: int, text: str) -> PreprocError:
     where = f"row {line - 1}" if file.is_table else f"line {line}"
     return PreprocError(
-        f"{file.path}, {where}: {text}; repair it, or go without titles: `titles` {NO_TITLES}",
+        f"{file.path}, {where}: {text}; repair it, or read no titles: `titles` {NO_TITLES}",
         setting="titles",
         path=file.path,
         line=line,

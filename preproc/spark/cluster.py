@@ -63,8 +63,8 @@ def explain(context: Any) -> str:
     cores = int(conf.get("spark.executor.cores", "1"))
     if master.startswith("yarn"):
         return (
-            "YARN gave no container; see `yarn application -status "
-            f"{context.applicationId}`, and ask for less than the queue's largest container"
+            "YARN granted no container; see `yarn application -status "
+            f"{context.applicationId}`, and request less than the queue's largest container"
         )
     if master.startswith("k8s://"):
         return "no executor pod started; see `kubectl get pods` and `kubectl describe pod`"
@@ -73,7 +73,7 @@ def explain(context: Any) -> str:
     try:
         workers = standalone_workers(context, master)
     except Exception as error:  # noqa: BLE001  (Spark's inner interface; the report must not fail)
-        return f"the workers of {master} could not be asked ({type(error).__name__})"
+        return f"the workers of {master} could not be queried ({type(error).__name__})"
     return explain_workers(workers, cores, memory_bytes)
 
 
@@ -92,7 +92,7 @@ def explain_workers(workers: list[Worker], cores: int, memory: int) -> str:
     if all(w.free_memory < memory or w.free_cores < cores for w in workers):
         return (
             f"{need}; the workers have that much, but other applications use it. Wait for them, or "
-            "ask for less"
+            "request less"
         )
     return (
         f"{need}, and a worker has that free, but no executor stays alive; see the logs of the "

@@ -137,7 +137,7 @@ class PlantedModel:
         reached = _expected_auc(sigmoid(scale * unit + offset(scale)))
         if abs(reached - best_auc) > 1e-3:
             raise UserError(
-                f"`best_auc` {best_auc} cannot be planted; this seed allows {reached}",
+                f"`best_auc` {best_auc} cannot be reached; this seed allows {reached}",
                 setting="best_auc",
             )
         weights = scale * shares

@@ -90,7 +90,7 @@ class RatingsConfig:
             )
         if self.titles is not None and self.format.startswith("amazon"):
             raise UserError(
-                f"`titles` need a format of MovieLens; `format` {self.format} has none",
+                f"`titles` needs a MovieLens format; `format` {self.format} has no titles",
                 settings=("titles", "format"),
             )
         if not 0 <= self.continuation <= 1 or not 0 <= self.popularity <= 10:

@@ -109,7 +109,7 @@ def split_values(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.
 
 
 def groups(rows: Sequence[Sequence[bytes]], row_format: RowFormat) -> npt.NDArray[np.int64]:
-    """Returns the group of each valid row; -1 if it has none."""
+    """Returns the group of each valid row; -1 for a row without one."""
     if row_format.group_field is None:
         return np.full(len(rows), -1, np.int64)
     values, is_there = _values(rows, row_format.group_field, row_format)

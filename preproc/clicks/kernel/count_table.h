@@ -347,7 +347,7 @@ class CategoryCounts {
   size_t budget_;
   int runs_fd_;
   std::vector<CountTable<NarrowCount>> tables_;
-  std::vector<CountTable<WideKey>> wide_tables_;  // of a column, one of the two is used
+  std::vector<CountTable<WideKey>> wide_tables_;  // a column uses one of the two
   KeyArena arena_;
   uint32_t keys_[kBatchRows];  // of one column
   const WideKey* wide_keys_[kBatchRows];

@@ -30,8 +30,8 @@ CLICKS_INLINE void hash_categories(const uint32_t* categories, int count, uint32
   for (int i = 0; i < count; ++i) keys[i] = key_of_category(categories[i]);
 }
 
-// The templates, compiled with the instructions that `target` allows. Flatten: a processor's steps
-// cannot be inlined into a template itself, but can together with it.
+// The templates, compiled with the instructions that `target` allows. A template has no target, so
+// the steps of a processor cannot be inlined into it; flatten inlines both into these functions.
 #define CLICKS_DEFINE_KERNELS(Name, name, Steps, target)                                      \
   target __attribute__((flatten)) inline uint32_t split_rows_##name(                          \
       const uint8_t* text, uint32_t size, const RowFormat& format, uint64_t& line,            \

@@ -277,7 +277,7 @@ class LineTransform final : private RowSink {
   uint64_t rows_ = 0;
   bool is_rejected_ = false;
   RejectedLine rejected_line_{};
-  uint32_t keys_[kBatchRows];  // of one column, as are the next ones
+  uint32_t keys_[kBatchRows];  // this and the next two: of one column
   uint64_t hashes_[kBatchRows];
   const WideKey* wide_[kBatchRows];
 };

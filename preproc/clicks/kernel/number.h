@@ -62,7 +62,7 @@ inline bool parse_number(const uint8_t* field, uint32_t length, double& value) {
     for (; at < end && at - first < 3 && *at >= '0' && *at <= '9'; ++at) {
       power = 10 * power + (*at - '0');
     }
-    if (at == first) return false;  // as is a fourth digit
+    if (at == first) return false;  // a fourth digit is refused below
     exponent += is_minus ? -power : power;
   }
   if (at < end) return false;

@@ -141,7 +141,7 @@ struct EncodeTarget {
   // For each list column: files of int32 ids, of uint32 lengths of the rows' lists, and of float32
   // weights or -1. They are appended to.
   int32_t list_fds[kMaxColumns][3];
-  uint32_t split;  // where the format splits rows: the only one of its rows
+  uint32_t split;  // the split of all its rows, if the format splits rows
 };
 
 // Writes rows to the columns of a dataset.
@@ -387,12 +387,12 @@ class RowEncoder final : public EncodingSink {
   int buffered_ = 0;
   Pages<uint8_t> label_;
   bool has_groups_;
-  Pages<int64_t> group_;  // of rows that have none, -1
+  Pages<int64_t> group_;  // -1 for rows without a group
   Pages<uint16_t> float16_;
   Pages<float> float32_;
   Pages<int32_t> ids_;
   std::vector<ListBuffer> lists_;
-  uint32_t categories_[kBatchRows];  // of one column, and their keys
+  uint32_t categories_[kBatchRows];  // categories of one column; their keys follow
   uint32_t keys_[kBatchRows];
 };
 

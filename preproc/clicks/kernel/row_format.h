@@ -48,7 +48,7 @@ enum Role : uint8_t {
   kCategoricalRole,
   kTimestampRole,
   kListRole,
-  kUserRole,  // of ratings: see rated_rows.h
+  kUserRole,  // this and the next ones: of ratings, see rating_rows.h
   kItemRole,
   kRatingRole
 };
@@ -57,8 +57,8 @@ enum Role : uint8_t {
 struct ListRule {
   uint32_t separator;
   uint32_t weight_separator;  // 0: elements have no weights
-  uint32_t max_length;        // of a longer one the last elements are kept
-  uint32_t keeps_first;       // or the first
+  uint32_t max_length;        // a longer list keeps its last elements
+  uint32_t keeps_first;       // not 0: it keeps its first ones instead
   uint32_t takes_mean;        // their vectors are averaged, not summed
 };
 
@@ -70,7 +70,7 @@ struct SplitRule {
   enum Kind : uint32_t { kNone, kByTime, kAtRandom };
 
   uint32_t kind;
-  uint32_t field;  // whose time, or hash, it is; kNoField: the hash of the row
+  uint32_t field;  // its time or hash decides; kNoField: the hash of the row does
   uint64_t seed;
   uint64_t cuts[kNumSplits - 1];  // the least values of validation and test rows
 
@@ -84,16 +84,16 @@ struct Field {
   uint8_t role;
   uint8_t column;  // its number among the features of its role
   uint8_t type;
-  uint8_t bin_column;  // of a number with bins: that of their categories
+  uint8_t bin_column;  // for a number with bins: the column of their categories
   // Texts that stand for a missing value, besides an empty field: their number, then each. For a
   // label, the positive texts, then the negative ones.
   uint32_t texts_at;
-  uint64_t buckets;  // that a category is hashed to; 0: it is kept unhashed
+  uint64_t buckets;  // number of them to hash categories to; 0: categories are not hashed
   NumberRule number;
   ListRule list;
   TimeRule time;
   uint32_t name_at;
-  uint32_t bins_at;  // of a number with bins: each edge is a text, a float64; 0 without
+  uint32_t bins_at;  // for a number with bins: its edges, each a text with a float64; else 0
   // 1 before the edges of its bins are found: the categories of `bin_column` are then the numbers
   // themselves, as float64 bits, which a scan counts.
   uint32_t lacks_edges;
@@ -120,14 +120,14 @@ struct RowHeader {
   uint32_t num_fields;
   uint32_t text_bytes;
   uint8_t delimiter;
-  uint8_t quote;                  // 0: a quote is any character; of a table the escape
+  uint8_t quote;                  // 0: quotes have no meaning; in a table this is the escape
   uint8_t has_header;             // the first line of a file is a header
   uint8_t other_is_negative;      // a label other than the positive texts is negative
   uint8_t bins_numerical;         // the bins of numbers are categories too
   uint8_t missing_is_zero_after;  // a missing integer is 0.0, not the transform of 0
   uint8_t counts_train;           // categories are counted only in training rows
   uint8_t is_table;               // cells of a table: see `unescape`
-  uint8_t delimiter_end;          // a second byte of the delimiter, as of "::"; 0: it has one
+  uint8_t delimiter_end;          // second byte of a delimiter such as "::"; 0: no second byte
   uint8_t is_json;                // rows are objects: see json_rows.h
   uint8_t unused[2];
 };
@@ -141,7 +141,7 @@ struct RowFormat : RowHeader {
   std::vector<std::vector<double>> edges;  // of the bins of each field
   std::vector<uint64_t> name_hashes;       // of each field
   uint32_t num_numerical = 0;
-  uint32_t num_categorical = 0;  // of the text: one category a row
+  uint32_t num_categorical = 0;  // columns of the text with one category per row
   uint32_t num_lists = 0;
   bool is_criteo = false;  // the fields of a Criteo log, in their order
   bool has_label = true;   // of a Criteo log; a row without has an empty one before its first byte

@@ -38,7 +38,7 @@ struct RejectedRow {
 
 // Elements of the lists of a column.
 struct ListElements {
-  std::vector<uint32_t> narrow;  // or, of a column of wide keys, these
+  std::vector<uint32_t> narrow;  // a column of wide keys uses `wide` instead
   std::vector<WideKey> wide;
   std::vector<float> weights;  // empty if the rule has none
 
@@ -63,14 +63,14 @@ struct RowBatch {
   uint8_t label[kBatchRows] = {};
   Presence numerical_present;
   Presence id_present;                    // of categorical columns, then of the bins of numbers
-  uint64_t split_value[kBatchRows] = {};  // see SplitRule; not read where it has no kind
-  int64_t group[kBatchRows] = {};         // 63 bits of a hash, -1 if missing; likewise
-  size_t numericals;                      // columns of the next ones
+  uint64_t split_value[kBatchRows] = {};  // see SplitRule; not read if its kind is kNone
+  int64_t group[kBatchRows] = {};         // 63 bits of a hash, -1 if missing; unused without groups
+  size_t numericals;                      // columns of `numerical` and `decimal`
   size_t categoricals;
   Pages<int32_t> numerical;     // [kBatchRows, numericals]
-  Pages<double> decimal;        // as `numerical`, of columns of decimal numbers
+  Pages<double> decimal;        // like `numerical`, for columns of decimal numbers
   Pages<uint32_t> categorical;  // [kBatchRows, categoricals]
-  Pages<WideKey> keys;          // as `categorical`, of columns of wide keys, each of value 1
+  Pages<WideKey> keys;          // like `categorical`, for columns of wide keys; all have value 1
   KeyArena unquoted;            // fields with quotes in them
   std::vector<ListElements> elements;
   std::vector<ListColumn> lists;  // [num_lists], of these elements or another batch's

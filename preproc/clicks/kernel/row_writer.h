@@ -18,20 +18,20 @@ struct CellColumn {
   const uint8_t* text;
   uint64_t text_bytes;       // that may be read
   uint64_t texts;            // their number
-  const uint8_t* text_bits;  // whether each text is there; null: all are
+  const uint8_t* text_bits;  // whether each text is present; null: all are
   uint64_t first_text_bit;
   const int32_t* indices;  // the text of each cell; null: the cell of row r is text r
   const uint8_t* index_bits;
   uint64_t first_index_bit;
   uint32_t is_wide;
-  uint32_t has_escapes;  // set by `measure_cells`: whether a cell may need them
+  uint32_t has_escapes;  // set by `measure_cells`: whether a cell may need escapes
 
   uint64_t end(uint64_t t) const {
     return static_cast<uint64_t>(is_wide != 0 ? static_cast<const int64_t*>(ends)[t]
                                               : static_cast<const int32_t*>(ends)[t]);
   }
 
-  // Sets the text of a row's cell; returns whether it is there.
+  // Sets the text of a row's cell; returns whether it is present.
   CLICKS_INLINE bool find(uint64_t r, uint64_t& t) const {
     t = r;
     if (indices != nullptr) {

@@ -15,8 +15,8 @@ struct TimeRule {
   // unix_s, unix_ms, unix_us, unix_ns, iso8601, or text with %Y %y %m %d %H %I %p %M %S; padded
   // with zeros.
   char format[32];
-  int32_t zone_minutes;  // east of UTC, of times that do not say it and of the features
-  uint32_t features;     // bit i: TimeFeature i is one
+  int32_t zone_minutes;  // east of UTC, for times without a zone and for the features
+  uint32_t features;     // bit i is set: derive TimeFeature i
 };
 
 enum TimeFeature { kHour, kWeekday, kWeekend, kNumTimeFeatures };

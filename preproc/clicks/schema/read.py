@@ -209,7 +209,7 @@ class _Reader:
         )
 
     def _titles(self, values: Any) -> RatingsSchema:
-        """Returns the schema of the file of titles that lies next to the ratings."""
+        """Returns the schema of the file of titles that is next to the ratings."""
         at = ("titles",)
         given = self._mapping(at, values, _TITLES)
         of_dialect = (*at, "dialect")

@@ -103,7 +103,7 @@ def cells_of_object(line: bytes, separators: Mapping[str, str | None]) -> list[b
     cells = dict.fromkeys(separators, b"")
     pairs = [(key, value) for key, value in read_object(line) if key in cells]
     if len(pairs) > len({key for key, _ in pairs}):
-        raise JsonError(f"one of {[key for key, _ in pairs]} occurs twice")
+        raise JsonError(f"a key occurs twice; the keys are {[key for key, _ in pairs]}")
     for key, value in pairs:
         separator = separators[key]
         if isinstance(value, list) and separator:

@@ -25,7 +25,7 @@ _MIN_PENDING = 2**20
 def open_rows(
     _job: RatingsJob, _folder: Path, _reporter: ProgressReporter
 ) -> contextlib.AbstractContextManager[EngineRows]:
-    """Needs no start; see `OpenRows`."""
+    """Returns an empty engine, which needs no start; see `OpenRows`."""
     return contextlib.nullcontext(ArrowRows())
 
 
@@ -89,7 +89,7 @@ class ArrowRows:
             self._times.append(rows.timestamps)
 
     def finish(self) -> None:
-        """Ends the adding of rows."""
+        """Completes the columns once all rows are added."""
         for column in FIRST_IDS:
             self._columns[column], self._raw[column] = self._ids.pop(column).finish()
         if self._times:

@@ -12,7 +12,7 @@ Counts = Mapping[int, int]
 """Number of rows of each integer."""
 
 _FEW = 10
-"""Up to so many distinct integers are always categories."""
+"""Most distinct integers that are always categories."""
 _MANY = 40
 """Least distinct integers whose distribution has a recognisable shape."""
 _VERY_MANY = 500

@@ -22,7 +22,7 @@ _DAYS = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y-%m-%d", "%Y/%m/%d")
 """Formats of days; that of ISO 8601 is repeated to allow hours of one digit."""
 _SPELLED = tuple(day + clock for day in _DAYS for clock in _CLOCKS)
 _SURE = 10
-"""So many distinct dates of digits are not a coincidence, whatever the column's name."""
+"""Least distinct dates of digits that are not a coincidence, whatever the column's name."""
 _OFFSET = re.compile(r"([+-]\d\d):?(\d\d)?")
 _ZONE = re.compile(r"T?[\d:. ]+(Z|[+-]\d\d:?(?:\d\d)?)")
 
