@@ -2,8 +2,8 @@
 """Reads a rank's columns and rows of each batch.
 
 From its local batch, a rank needs labels, numerical features and the ids for replicated tables.
-From the whole batch, it needs the ids for tables of which it has a shard. Split binary reads only
-these rows and columns, parquet only these columns.
+From the whole batch, it needs the ids for the tables whose shards it stores. Split binary reads
+only these rows and columns, parquet only these columns.
 """
 
 import dataclasses

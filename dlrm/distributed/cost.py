@@ -156,7 +156,7 @@ class StepCost:
         table_bytes: bytes of tables and their optimizer state.
         lookups: rows read from tables.
         id_bytes: bytes of ids read from split binary: those of the local batch for replicated
-            tables, those of the whole batch for tables of which the rank has a shard.
+            tables, those of the whole batch for tables whose shards the rank stores.
         vectors_out: bytes of vectors sent forward; as many bytes of gradients come back.
         compute_s: seconds of lookups, updates, MLPs and interaction.
         exchange_s: seconds of the exchange of vectors and gradients and of the all-reduce.

@@ -96,9 +96,7 @@ def predict_split(
         f"{rate_in_words(rate, 'rows')}"
     )
     if lines is None:
-        print_line(
-            "file and line are empty: the dataset does not record from which raw lines its rows are"
-        )
+        print_line("file and line are empty: the dataset does not record the raw line of each row")
     elif lines.num_rejected:
         print_line(
             f"Rejected lines of the log without a prediction: {lines.num_rejected:,}; to find the "
