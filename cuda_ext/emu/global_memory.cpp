@@ -3,7 +3,7 @@
 
 namespace recsys::emulator {
 
-constexpr uintptr_t kCell = 2;  // the smallest number that kernels write
+constexpr uintptr_t kCell = 2;  // bytes of the smallest type that kernels write
 
 std::string GlobalMemory::access(RaceClocks& clocks, int block, int thread, const void* address,
                                  size_t bytes, AccessKind kind) {

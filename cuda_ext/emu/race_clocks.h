@@ -81,7 +81,7 @@ class RaceClocks {
   }
 
  private:
-  static constexpr size_t kCell = 2;  // the smallest number that kernels keep in shared memory
+  static constexpr size_t kCell = 2;  // bytes of the smallest type in shared memory
 
   bool is_newer(int other, uint32_t clock, int thread) const {
     return other >= 0 && other != thread && clock > clocks_[thread][other];

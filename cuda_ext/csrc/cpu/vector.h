@@ -91,7 +91,7 @@ inline float widen(BFloat16 value) { return float_of_bits(uint32_t{value.bits} <
 
 inline void narrow(float value, float& result) { result = value; }
 
-// Rounds to nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; keeps NaN.
 inline void narrow(float value, BFloat16& result) {
   const uint32_t bits = bits_of_float(value);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;

@@ -42,7 +42,7 @@ int with_table_and_type(Dtype table, Dtype other, const Function& f) {
   });
 }
 
-// Whether `width` elements at once may be read from all these rows of `dim` elements. Null passes.
+// Whether `width` elements at once may be read from all these rows of `dim` elements. Accepts null.
 template <typename... Pointers>
 bool fits_vectors(int32_t dim, int width, Pointers... pointers) {
   return dim % width == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);

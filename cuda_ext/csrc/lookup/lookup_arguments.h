@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the embedding lookup: their arguments, for CPU and CUDA.
 //
-// interaction/interaction_arguments.h says what holds for all kernels.
+// See interaction/interaction_arguments.h for what all kernels have in common.
 //
 // A table of R rows of D columns.
 #pragma once

@@ -19,7 +19,7 @@ Tensor on_cpu(const Tensor& tensor) {
   return torch::stable::to(tensor, torch::stable::Device(DeviceType::CPU));
 }
 
-// Returns an int64 [1] on the tensor's device that says that no id was bad so far.
+// Returns an int64 [1] on the tensor's device, set to the value that means no bad id so far.
 Tensor none_bad_beside(const Tensor& tensor) {
   Tensor none = new_empty(tensor, {1}, ScalarType::Long, std::nullopt,
                           torch::stable::Device(DeviceType::CPU));
@@ -95,7 +95,7 @@ JointRowsArguments run_joint_rows(const Tensor& ids, const Tensor& offsets,
 
 }  // namespace
 
-// Throws at a bad id; to find one it waits for a device.
+// Throws if an id is bad, which it learns by waiting for the device.
 Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
                   const std::optional<Tensor>& bag_offsets, bool hash_indices, ScalarType dtype) {
   const Tensor bad = none_bad_beside(ids);
@@ -107,7 +107,7 @@ Tensor joint_rows(const Tensor& ids, const Tensor& offsets,
   return rows;
 }
 
-// Lowers `bad` (int64 [1]) to the position of the first bad id and waits for nothing.
+// Lowers `bad` (int64 [1]) to the position of the first bad id, without waiting for the device.
 Tensor joint_rows_reporting(const Tensor& ids, const Tensor& offsets,
                             const std::optional<Tensor>& bag_offsets, const Tensor& bad,
                             bool hash_indices, ScalarType dtype) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the row update and its sort: their arguments, for CPU and CUDA.
 //
-// interaction/interaction_arguments.h says what holds for all kernels.
+// See interaction/interaction_arguments.h for what all kernels have in common.
 //
 // A table of R rows of D columns.
 #pragma once
@@ -31,7 +31,7 @@ constexpr int kMaxHyperparameters = 4;
 // update_rows: applies row gradients to a table, in place.
 //
 // The gradient of a row is the sum over its lookups, in the order of their positions, of
-// scale[l] * gradients[source[l]], in float32, times inverse_scale. rules.h has the rules.
+// scale[l] * gradients[source[l]], in float32, times inverse_scale. See rules.h.
 struct UpdateArguments : TableRows<void> {  // rows: in ascending order for update_rows
   int32_t rule;                             // its position in UpdateRules
   float* state[kMaxRuleStates];  // the rule's row states [R], then its element states [R, D]

@@ -148,7 +148,7 @@ struct QueryBlock {
     return kept_factors(draws + key * all_queries + column, levels, 256.0f / (256.0f - levels));
   }
 
-  // Takes the scores of keys that a query does not see out of its softmax.
+  // Excludes keys that a query does not see from its softmax.
   RECSYS_INLINE Vector<float> hide(Vector<float> scores, int64_t key, int64_t column) const {
     if (key < keys_by_all) return scores;
     return load(last_key + column) >= static_cast<float>(key) ? scores : broadcast(kHidden);

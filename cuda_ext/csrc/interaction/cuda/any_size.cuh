@@ -8,7 +8,7 @@
 namespace recsys::kernels {
 
 constexpr int kChunkColumns = 32;
-constexpr int kSpacedRow = kChunkColumns + 1;  // puts the numbers of a column in different banks
+constexpr int kSpacedRow = kChunkColumns + 1;  // spreads a column over the banks
 constexpr int kTile = 4;  // a thread computes 4 x 4 products, so that a read serves four of them
 constexpr int kBackwardThreads = 128;
 

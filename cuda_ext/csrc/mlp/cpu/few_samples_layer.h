@@ -30,7 +30,7 @@ RECSYS_INLINE void layer_block(const LayerArguments& arguments, int64_t row, int
   RECSYS_UNROLL for (int r = 0; r < kRows; ++r) {
     RECSYS_UNROLL for (int s = 0; s < kSamples; ++s) {
       const float result = sum(sums[r][s]) + bias[r];
-      // A NaN must stay one: it is not below zero.
+      // Keeps NaN, which is not below zero.
       output[s * arguments.output_stride + r] = arguments.relu && result < 0 ? 0.0f : result;
     }
   }

@@ -10,7 +10,7 @@
 namespace recsys::kernels {
 
 // gradient = (sigmoid(logit) - label) factor; block_sums has the sum of each block's losses.
-// Neither exponential overflows: of -|logit|.
+// The exponential is that of -|logit|, so it cannot overflow.
 __global__ void cross_entropy(CrossEntropyArguments arguments) {
   const Team warp(kWarpLanes);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kCrossEntropyRows;
@@ -22,7 +22,7 @@ __global__ void cross_entropy(CrossEntropyArguments arguments) {
     const float label = arguments.labels[row];
     const float exponential = expf(-fabsf(logit));
     const float sigmoid = (logit < 0 ? exponential : 1.0f) / (1.0f + exponential);
-    // Written so that a NaN stays one.
+    // Written so that NaN is kept.
     sum += (logit < 0 ? 0.0f : logit) - logit * label + log1pf(exponential);
     arguments.gradient[row] = (sigmoid - label) * arguments.factor;
   }

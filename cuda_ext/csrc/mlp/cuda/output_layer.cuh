@@ -78,7 +78,7 @@ __global__ void differentiate_output_layer(OutputLayerArguments arguments) {
 #pragma unroll
           for (int k = 0; k < kWidth; ++k) {
             const float value = convert<float>(values[i].values[k]);
-            const bool passes = !(arguments.relu && value <= 0.0f);  // a NaN does
+            const bool passes = !(arguments.relu && value <= 0.0f);  // NaN passes
             const float product = passes ? upstream[i] * convert<float>(weights.values[k]) : 0.0f;
             of_delta[k] += product;
             of_products[k] += upstream[i] * value;

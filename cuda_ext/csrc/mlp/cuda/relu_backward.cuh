@@ -38,7 +38,7 @@ __global__ void mask_gradient(ReluBackwardArguments arguments) {
         if (row + i * teams < last) {
 #pragma unroll
           for (int k = 0; k < kWidth; ++k) {
-            if (convert<float>(outputs[i].values[k]) <= 0.0f) {  // a NaN is not
+            if (convert<float>(outputs[i].values[k]) <= 0.0f) {  // false for NaN
               values[i].values[k] = Element{};
             }
             sums[k] += convert<float>(values[i].values[k]);

@@ -27,7 +27,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // rows are scored.
 constexpr double kSmallestQuery = 0x1p-60, kLargestQuery = 0x1p60;
 
-// Codes that stay in the nearest caches while all queries of a batch scan them.
+// Bytes of codes that stay in the nearest caches while all queries of a batch scan them.
 constexpr int64_t kChunkBytes = 32 << 10;
 // Chunks that a thread takes at once.
 constexpr int64_t kMostChunksAtOnce = 16;
