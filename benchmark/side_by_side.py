@@ -155,7 +155,7 @@ def kernel_group(
 def timers(
     row: str, works: Mapping[str, Work], calls: int = 1, device: torch.device = CPU
 ) -> dict[str, Measure]:
-    """Returns functions that time works in milliseconds."""
+    """Returns functions that time `works`, in milliseconds."""
 
     def timer(name: str, work: Work) -> Measure:
         return lambda _seed: {Key(row, name, "ms"): 1e3 * seconds_per_call(work, device, calls)}

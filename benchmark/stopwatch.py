@@ -15,7 +15,7 @@ _LEAD_CYCLES = 4_000_000
 
 
 def in_turns(function: Callable[..., object], inputs: Iterable[tuple[Any, ...]]) -> Work:
-    """Returns a work that calls a function with each tuple of arguments in turn."""
+    """Returns a function that calls another with each tuple of arguments in turn."""
     turns = itertools.cycle(inputs)
     return lambda: function(*next(turns))
 

@@ -61,7 +61,7 @@ def with_histories(
 def _hundred_thousand(
     users: Path, films: Path
 ) -> tuple[dict[str, list[str]], dict[str, tuple[str, str]]]:
-    """Reads what MovieLens-100K knows of users, and the year and genres of its films."""
+    """Reads the attributes of the users of MovieLens-100K, and the year and genres of its films."""
     of_film = {}
     for number, title, _, _, _, *flags in fields(films, "|"):
         genres = [genre for genre, flag in zip(_GENRES, flags, strict=True) if flag == "1"]

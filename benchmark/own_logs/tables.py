@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the tables in which public logs come, and puts their rows in order."""
+"""Reads the file formats of public logs, and orders their rows."""
 
 import csv
 import io
