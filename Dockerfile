@@ -6,12 +6,12 @@ FROM ${BASE_IMAGE}
 
 # The id of the user who runs it, so that what it writes to a mounted folder belongs to you.
 ARG USER_ID=1000
-# 1 builds NVIDIA's apex at APEX_REF where the base image has none; it is never required.
+# 1 builds NVIDIA's apex at APEX_REF if the base image lacks it; it is never required.
 ARG WITH_APEX=0
 ARG APEX_REF=26.09
 # Optional groups of pyproject.toml, comma-separated, for example dev,benchmark.
 ARG EXTRAS=""
-# Index of PyTorch's builds, where the base image has no torch; empty takes pip's own.
+# Index of PyTorch's builds, used if the base image has no torch; empty takes pip's own.
 ARG TORCH_INDEX=""
 # 1 adds Java and PySpark, and Spark's executors on Kubernetes can start from the image.
 ARG WITH_SPARK=0

@@ -175,7 +175,7 @@ bench-peers: torchrec  ## kernels and training steps compared with TorchRec and 
 		$(BIN)/python -m benchmark.run $$case || exit 1; done
 	$(BIN)/python -m benchmark.report docs/results.md docs/kernels.md docs/several_devices.md
 
-# NVTabular 23.8 stands still: NumPy 2, pandas 2 and Python 3.12 break it.
+# NVTabular ended with 23.8, which NumPy 2, pandas 2 and Python 3.12 break.
 FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
 	$$python -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && \
 	echo $$python && break; done
@@ -189,7 +189,7 @@ FIND_PYTHON_311 = for python in $(BIN)/python $(PYTHON) python3.11; do \
 
 nvtabular: setup .venv-nvtabular/.installed  ## environment with NVTabular, for --engine nvtabular (Python 3.11)
 
-# DLRM runs from this folder in the environment of merlin-dataloader, which stands still with NVTabular.
+# DLRM runs from this folder in the environment of merlin-dataloader, which ended with NVTabular.
 .venv-nvtabular/.with-merlin: .venv-nvtabular/.installed requirements.txt
 	$(NVTABULAR)/python $(PIP_INSTALL) \
 		$$(grep -E '^(torch|safetensors|xxhash|hypothesis|pytest|pytest-randomly|pytest-timeout)==' requirements.txt)

@@ -26,7 +26,7 @@ from types import ModuleType
 
 
 class _FinderWithoutTriton(FileFinder):
-    """Finds the modules of a folder, but for `triton`."""
+    """Finds the modules of a folder, except `triton`."""
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
         """Returns where a module is; None if it is not here."""

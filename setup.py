@@ -15,8 +15,8 @@ cuda_ext, and the native backend for Triton. Environment:
                           package; without one they are left out
     CC, CXX, LDSHARED     a cross-compiler's, with _PYTHON_HOST_PLATFORM (linux-aarch64) and
     RECIPES_TORCH_LIB     the folder torch/lib of that platform's torch
-    XDG_CACHE_HOME        objects are kept in its recsys-recipes/objects (default ~/.cache), by what
-                          they were compiled from: a second build or checkout takes them from there
+    XDG_CACHE_HOME        objects are kept in its recsys-recipes/objects (default ~/.cache), named
+                          by a hash of what they depend on, for later builds and other checkouts
 """
 
 import contextlib
@@ -73,7 +73,7 @@ X86_FLAGS = {
 }
 """Instruction set -> flags of the sources that end in kernels_<instruction set>.cpp."""
 
-# Run whenever Python starts; without a word where the sources have gone since.
+# Runs whenever Python starts; does nothing if the sources have been removed since.
 STARTUP = (
     "import importlib.util; importlib.util.find_spec('_triton_shadow') and "
     "__import__('_triton_shadow')\n"
@@ -83,7 +83,7 @@ STARTUP = (
 def cuda_toolkit():
     """Returns the folder of the CUDA toolkit, or None.
 
-    nvcc is asked where it lies: the nvcc on the path may be a wrapper script elsewhere.
+    Asks nvcc itself, because the nvcc on the path may be a wrapper script in another folder.
     """
     home = os.environ.get("CUDA_HOME")
     nvcc = shutil.which("nvcc")
@@ -97,7 +97,7 @@ def cuda_toolkit():
 
 
 def wants_cuda(torch):
-    """Returns True if the CUDA kernels are to be compiled."""
+    """Returns True if the CUDA kernels should be compiled."""
     forced = os.environ.get("FORCE_CUDA", "")
     if forced:
         return forced != "0"
@@ -114,7 +114,7 @@ def architecture_flags():
 
 @functools.cache
 def version_of(compiler):
-    """Returns the version text of a compiler, if it is there."""
+    """Returns the version text of a compiler; empty if it is not installed."""
     command = [shutil.which(compiler) or "true", "--version"]
     return subprocess.run(command, capture_output=True, check=False).stdout
 
@@ -130,7 +130,7 @@ def kept_object(source, output, contents, compile_to_output):
     Args:
         source: path that is compiled.
         output: path of the object.
-        contents: bytes of all that the object depends on.
+        contents: bytes of everything that the object depends on.
         compile_to_output: makes it.
     """
     digest = hashlib.sha256()
@@ -146,7 +146,7 @@ def kept_object(source, output, contents, compile_to_output):
     started = time.monotonic()
     compile_to_output()
     say(f"  {source}: {time.monotonic() - started:.0f} s")
-    with contextlib.suppress(OSError):  # a folder that nobody may write to: nothing is kept
+    with contextlib.suppress(OSError):  # the folder is not writable: keeps nothing
         OBJECTS.mkdir(parents=True, exist_ok=True)
         unfinished = kept.with_suffix(f".{os.getpid()}")
         shutil.copyfile(output, unfinished)
@@ -175,7 +175,7 @@ class BuildSharedLibrary(build_ext):
         return ext.export_symbols
 
     def build_extension(self, ext):
-        """Builds a library where one of its sources is newer."""
+        """Builds a library if one of its sources is newer."""
         build = self.build_torch_ops if ext.name == TORCH_OPS else self.build_plain
         target = Path(self.get_ext_fullpath(ext.name))
         newest = max(Path(source).stat().st_mtime for source in [*ext.sources, *ext.depends])
@@ -186,13 +186,13 @@ class BuildSharedLibrary(build_ext):
             build(ext, target)
 
     def build_torch_ops(self, ext, target):
-        """Builds the ops of cuda_ext, with CUDA kernels where they are wanted."""
+        """Builds the ops of cuda_ext, with CUDA kernels if they are wanted."""
         import torch
 
         root = Path(torch.__file__).parent
         with_cuda = wants_cuda(torch)
         if with_cuda and os.environ.get("FORCE_CUDA"):
-            ext.optional = False  # asked for by name: no quiet fall back to plain PyTorch
+            ext.optional = False  # asked for: must not fall back to plain PyTorch silently
         toolkit = self.require_toolkit() if with_cuda else None
         flags = [*CXX_FLAGS, STABLE_ABI, f"-isystem{root}/include"]
         if with_cuda:
@@ -217,8 +217,9 @@ class BuildSharedLibrary(build_ext):
 
         Args:
             ext: the extension.
-            flags: of the compiler.
-            versions: what stands for a path in them, so that other checkouts share objects.
+            flags: flags of the compiler.
+            versions: path -> text that replaces it in the key of an object, so that checkouts with
+                other paths share objects.
         """
         command = [*self.compiler.compiler_so, *self.compiler.compiler_so_cxx]
         headers = [Path(header).read_bytes() for header in ext.depends]
@@ -243,7 +244,7 @@ class BuildSharedLibrary(build_ext):
             return list(threads.map(compile_source, [s for s in ext.sources if s.endswith(".cpp")]))
 
     def link(self, objects, target, libraries):
-        """Links aside and renames: an interrupted build leaves the old library.
+        """Links to a temporary file and renames it: an interrupted build keeps the old library.
 
         Some compilers bring their C++ library along. Exported, it would mix with torch's: an error
         of an op would then end the process.
@@ -257,7 +258,7 @@ class BuildSharedLibrary(build_ext):
 
     @staticmethod
     def flags_of(name):
-        """Returns the flags that one source has and others have not."""
+        """Returns the additional flags of a source."""
         _, has_kernels, instruction_set = Path(name).stem.rpartition("kernels_")
         if not has_kernels:
             return []
@@ -305,7 +306,7 @@ def sources(folder, *patterns):
 
 
 def long_description():
-    """Returns README, whose links hold where the repository's files are not."""
+    """Returns README with links that also work outside the repository, or without links."""
     links = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")
     to = rf"[\1]({URL}/blob/HEAD/\2)" if URL else r"\1"
     return links.sub(to, Path("README.md").read_text())

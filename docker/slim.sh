@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Leaves out what no program needs, if SLIM=1. Each build step calls it, since a later layer of an
-# image cannot make an earlier one smaller.
+# Keeps what no program needs out of the image, if SLIM=1. Each build step calls it, since a later
+# layer of an image cannot make an earlier one smaller.
 #   slim.sh system   before apt-get: excludes documents, LTO and sanitizers from packages
 #   slim.sh python   after pip: removes the tests of packages
 #   slim.sh sources  after the build: removes objects, writes byte code of what the programs import

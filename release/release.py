@@ -57,7 +57,7 @@ def notes_of(repository: Path) -> str:
     """Returns the changelog of the version that the sources have.
 
     Raises:
-        ReleaseError: it has no section, no date or no text, or changes above it are unreleased.
+        ReleaseError: it has no section, date or text, or `## Unreleased` has changes.
     """
     changelog, version = repository / "CHANGELOG.md", version_of(repository)
     sections = changelog_sections(changelog)
@@ -87,7 +87,8 @@ def check(repository: Path) -> str:
     """Returns the version to release.
 
     Raises:
-        ReleaseError: uncommitted changes, a changelog that does not fit, or a tag elsewhere.
+        ReleaseError: there are uncommitted changes, the changelog does not match, or the tag is on
+            another commit.
     """
     notes_of(repository)
     if changed := git(repository, "status", "--porcelain"):
@@ -115,7 +116,7 @@ def check_bill_of_materials(file: Path, wheel: Path) -> None:
     """Checks a CycloneDX file against the wheel that it describes.
 
     Raises:
-        ReleaseError: another version, or a requirement without its version.
+        ReleaseError: it describes another version, or lists a requirement without a version.
     """
     metadata, bill = metadata_of(wheel), json.loads(file.read_text())
     versions = {canonicalize_name(c["name"]): c.get("version") for c in bill["components"]}
@@ -185,7 +186,7 @@ def sha256(file: Path) -> str:
 
 
 def main() -> int:
-    """Runs one command; returns 1 where the release is not ready."""
+    """Runs one command; returns 1 if the release is not ready."""
     parser = argparse.ArgumentParser(description="Checks and signs off a release.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="version, changelog, tag and working tree agree")
