@@ -156,8 +156,8 @@ class Manifest:
         found = document.get("format") if isinstance(document, dict) else None
         if str(found).startswith("recsys-recipes ") and found != FORMAT:
             raise DatasetError(
-                f"{path}: of a {found}, not of a dataset; name a folder that `recsys-recipes "
-                "prepare` made",
+                f"{path}: is the manifest of a {found}, not of a dataset; name a folder that "
+                "`recsys-recipes prepare` made",
                 path=path,
             )
         if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
@@ -194,11 +194,11 @@ class Manifest:
         """Refuses a dataset of other data.
 
         Args:
-            data: what is needed.
-            setting: setting that names it, for the message.
+            data: the data that the caller needs.
+            setting: setting that names the dataset, for the message.
 
         Raises:
-            DatasetError: says what it is, and who takes it.
+            DatasetError: names its data, and the command that takes them.
         """
         found: Data = "ratings" if self.kind == SEQUENCES_KIND else "clicks"
         if found == data:
@@ -206,7 +206,7 @@ class Manifest:
         named = str(root) if setting is None else f"`{setting}` {root}"
         raise DatasetError(
             f"{named}: is a dataset of {found} (kind {self.kind}), for `recsys-recipes train "
-            f"{_NETWORKS[found]}`; one of {data} is needed here, which {_MAKERS[data]} makes",
+            f"{_NETWORKS[found]}`; name one of {data}, which {_MAKERS[data]} makes",
             setting=setting,
             path=root,
         )

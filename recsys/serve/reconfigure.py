@@ -85,7 +85,7 @@ def roll_back(repository: ModelRepository, name: str) -> tuple[list[int], list[i
         was = served_versions(policy_of(repository.config_file(name).read_text()), existing)
         earlier = [version for version in existing if version < was[-1]][-len(was) :]
         if not earlier:
-            raise RepositoryError(f"{repository.root / name}: no version before {was[-1]}")
+            raise RepositoryError(f"{repository.root / name}: has no version before {was[-1]}")
         for version in earlier:
             Deployment.load(repository.root / name / str(version))
         policy = f"specific:{','.join(map(str, earlier))}"
@@ -137,7 +137,7 @@ def hand_edits(
             given = with_policy(config_text(name, signature, serving), policy_of(text)).splitlines()
             for line in text.splitlines():
                 if line not in given and not line.startswith(COMMENT):
-                    yield f"{file}: not kept, give it as a flag: {line.strip()}"
+                    yield f"{file}: this line is not kept, give it as a flag: {line.strip()}"
             return
 
 

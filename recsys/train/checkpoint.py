@@ -303,7 +303,7 @@ class Checkpoint:
         """
         found = self.state.get(MODEL)
         if found != name:
-            takers = f"; commands of {found} take it, such as `recsys-recipes test {found}`"
+            takers = f"; use it with commands for {found}, such as `recsys-recipes test {found}`"
             of = f" but of {found}{takers}" if isinstance(found, str) else ""
             raise CheckpointError(f"{self.path}: not a checkpoint of {title}{of}", path=self.path)
 
@@ -423,7 +423,11 @@ def _open(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         is_dataset = isinstance(manifest, dict) and manifest.get("format") == DATASET_FORMAT
-        of = "not of a checkpoint but of a dataset" if is_dataset else "not of a checkpoint"
+        of = (
+            "belongs to a dataset, not to a checkpoint"
+            if is_dataset
+            else "not that of a checkpoint"
+        )
         raise CheckpointError(
             f"{path / MANIFEST_FILE}: {of}; give the folder that the training run saved in",
             path=path / MANIFEST_FILE,
