@@ -239,7 +239,7 @@ def model_of(checkpoint: Path) -> ModelSpec:
     name = str(opened.state.get(MODEL, ""))
     if name not in MODELS:
         file = opened.path / MANIFEST_FILE
-        of = f"is of the model {name!r}" if name else "does not name its model"
+        of = f"names the unknown model {name!r}" if name else "does not name its model"
         raise CheckpointError(f"{file}: {of}; the models are {joined(MODELS)}", path=file)
     return MODELS[name]
 
