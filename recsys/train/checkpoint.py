@@ -424,7 +424,7 @@ def _open(path: Path) -> Checkpoint:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         is_dataset = isinstance(manifest, dict) and manifest.get("format") == DATASET_FORMAT
         of = (
-            "belongs to a dataset, not to a checkpoint"
+            "is the manifest of a dataset, not of a checkpoint"
             if is_dataset
             else "not that of a checkpoint"
         )
