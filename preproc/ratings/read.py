@@ -184,6 +184,10 @@ def _remedies(layout: RatingsFormat, reason: str, num_bad: int, num_lines: int) 
     ways = ["Repair the row" if is_rare else "All rows are like this: repair them"]
     if reason in (USER, ITEM) and layout.id_type == "digits" and layout.names:
         ways.append("read ids as text with `id_type` string")
+    if reason == TIMESTAMP and not is_rare:
+        ways.append(
+            "describe how times are written in a file for `format` (docs/quickstarts/own_orders.md)"
+        )
     named = dict(zip(layout.columns, layout.names, strict=False))
     useless = {RATING: "it holds no ratings", TIMESTAMP: "rows are in the order of their times"}
     if named and reason in useless and not (reason == TIMESTAMP and is_rare):

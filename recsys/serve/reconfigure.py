@@ -83,6 +83,8 @@ def roll_back(repository: ModelRepository, name: str) -> tuple[list[int], list[i
     with repository.locked():
         existing = repository.versions(name)
         was = served_versions(policy_of(repository.config_file(name).read_text()), existing)
+        if not was:
+            raise RepositoryError(f"{repository.root / name}: serves no version to roll back from")
         earlier = [version for version in existing if version < was[-1]][-len(was) :]
         if not earlier:
             raise RepositoryError(f"{repository.root / name}: has no version before {was[-1]}")

@@ -131,6 +131,10 @@ def test_a_rollback_serves_as_many_versions_as_before(deploy, dlrm, models):
     before = config.read_text()
     deploy("--rollback", status=2)
     assert config.read_text() == before
+    for version in (models / "dlrm").glob("[1-4]"):
+        shutil.rmtree(version)
+    deploy("--rollback", status=2)
+    assert config.read_text() == before
 
 
 def test_no_deployment_undoes_what_was_changed_after_it_had_read_the_settings(deploy, dlrm, models):

@@ -7,6 +7,7 @@ In the kernel, json_rows.h splits them to the same cells.
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -103,7 +104,8 @@ def cells_of_object(line: bytes, separators: Mapping[str, str | None]) -> list[b
     cells = dict.fromkeys(separators, b"")
     pairs = [(key, value) for key, value in read_object(line) if key in cells]
     if len(pairs) > len({key for key, _ in pairs}):
-        raise JsonError(f"a key occurs twice; the keys are {[key for key, _ in pairs]}")
+        seen = Counter(key for key, _ in pairs)
+        raise JsonError(f"duplicate key {seen.most_common(1)[0][0]}")
     for key, value in pairs:
         separator = separators[key]
         if isinstance(value, list) and separator:
