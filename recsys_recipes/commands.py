@@ -243,7 +243,7 @@ COMMANDS: Mapping[str, Command] = {
             ),
             "auto": Program(
                 "recsys_recipes.train_auto",
-                "The network, a simple model or their sum, whichever is best",
+                "The best of a network, simple models and their blend",
                 "--dataset data/ml-1m --output data/ml-1m-run",
                 "dataset output budget base_device num_threads",
             ),

@@ -359,7 +359,7 @@ def train(
             several on the validation items and blends the best.
         last_items: How many of the newest items of a history count; 0 counts all, each item once
         decay: Weight of an item as a fraction of the weight of the item after it
-        window: How many items after each item count, near ones more
+        window: How many items after each item count; nearer ones weigh more
         first_power: Power to which the first item's total is raised, to divide a weight by it
         next_power: Power to which the following item's total is raised, to divide a weight by it
         dataset_name: Dataset; random is a generated one
@@ -691,7 +691,7 @@ def train(
             same dataset
         blend_with: Models to add, one or two of markov | item_knn | ease | ease_recent; by default
             chosen on the validation targets
-        weights: Weights of these models; the first model gets what they leave of 1. By default they
+        weights: Weights of these models; the first model gets the rest, up to 1. By default they
             are chosen in tenths on the validation targets: the most even ones within a standard
             error of the best NDCG@10
         dataset_name: Dataset; random is a generated one

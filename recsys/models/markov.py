@@ -22,7 +22,7 @@ class MarkovSettings(HistorySettings):
     """Settings of the chain."""
 
     window: int = setting(
-        10, "How many items after each item count, near ones more", used_with=OF_TRAINING
+        10, "How many items after each item count; nearer ones weigh more", used_with=OF_TRAINING
     )
     first_power: float = setting(
         0.25,

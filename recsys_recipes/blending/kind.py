@@ -40,7 +40,7 @@ class BlendSettings:
     )
     weights: tuple[float, ...] = setting(
         (),
-        "Weights of these models; the first model gets what they leave of 1. By default they are "
+        "Weights of these models; the first model gets the rest, up to 1. By default they are "
         "chosen in tenths on the validation targets: the most even ones within a standard error "
         "of the best NDCG@10",
         used_with=OF_TRAINING,
