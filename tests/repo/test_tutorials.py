@@ -53,8 +53,9 @@ def raw(real_data, tmp_path):
     titles = folder / "ml-100k" / "u.item"
     if not titles.exists():
         assert not REWRITES, f"{real_data / 'ml-100k'} has no u.item: real titles are needed"
-        lines = (f"{film}|Film {film} (1990)|01-Jan-1990||0\n" for film in range(1, FILMS + 1))
-        titles.write_text("".join(lines))
+        genres = "|0" * 19
+        lines = (f"{film}|Film {film} (1990)|01-Jan-1990||{genres}" for film in range(1, FILMS + 1))
+        titles.write_text("\n".join([*lines, ""]))
     return folder
 
 
