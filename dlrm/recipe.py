@@ -104,9 +104,9 @@ class DlrmRecipe:
         dataset = OpenedDataset.open(config.data, config.model.num_numerical_features)
         if config.run.mode in ("train", "test") and not dataset.has_labels:
             raise UserError(
-                f"`dataset` {config.data.dataset}: its rows have no labels, so a model can "
-                "only predict them",
-                setting="dataset",
+                f"`dataset` {config.data.dataset}: its rows have no labels; it works only with "
+                "`mode` predict",
+                settings=("dataset", "mode"),
             )
         for line in dataset.column_lines:
             machine.print_line(line)

@@ -62,8 +62,8 @@ def run(words: Sequence[str], program: Program, arguments: Sequence[str]) -> Non
     spelled = " ".join((NAME, *words))
     own = own_flags(program, spelled, arguments)
     if missing := _missing(program, own):
-        flag = program.flag(missing[0])
-        sys.exit(fail(f"{spelled} needs --{flag}, a trained model ({spelled} --help)"))
+        flag, what = program.flag(missing[0]), program.needs[missing[0]]
+        sys.exit(fail(f"{spelled} needs --{flag}, {what} ({spelled} --help)"))
     usage = _wrapped(f"{spelled} {program.usage}", "Usage: ", " " * 11)
     caller = Caller(
         module=f"python -m {program.module}",

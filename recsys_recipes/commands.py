@@ -20,7 +20,7 @@ class Program:
         flags: settings whose flags its help shows first, separated by spaces; empty for a program
             with few flags.
         arguments: arguments put before the user's, with the program's own names.
-        needs: required settings, without which it would measure nothing useful.
+        needs: settings that a usual call must give -> what they name.
         names: setting -> flag of the command, where the program's own flag has another name.
         defaults: setting -> default of the command, where the program's own differs.
     """
@@ -30,7 +30,7 @@ class Program:
     usage: str
     flags: str = ""
     arguments: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -85,6 +85,10 @@ _OF_BERT4REC = _OF_FITTED | {
 _OF_DLRM = {"save_checkpoint_path": "output", "load_checkpoint_path": "checkpoint"}
 """Commands have one name for a setting; programs keep the names of the programs they follow."""
 
+_TRAINED = {"load_checkpoint_path": "a trained model"}
+_PREDICTED = _TRAINED | {"predictions": "the file to write"}
+"""Settings that the commands `test` and `predict` need."""
+
 _LOG = {"log_path": ""}
 """Default of commands: a training logs to its output folder, and other runs write no log."""
 
@@ -124,6 +128,7 @@ def _fitted(
             usage,
             f"{flags} {settings}" if mode == "train" else flags,
             arguments=(name, f"--mode={mode}"),
+            needs=_PREDICTED if mode == "predict" else {},
             names=names,
             defaults=_LOG,
         )
@@ -285,7 +290,7 @@ COMMANDS: Mapping[str, Command] = {
                 "dataset load_checkpoint_path eval_split dataset_type test_batch_size log_path "
                 "base_device mode num_threads inference_benchmark_batch_sizes",
                 arguments=("--mode=test",),
-                needs=("load_checkpoint_path",),
+                needs=_TRAINED,
                 names=_OF_DLRM,
                 defaults=_LOG,
             ),
@@ -302,7 +307,7 @@ COMMANDS: Mapping[str, Command] = {
                 "dataset_path load_checkpoint_path test_batch_size ranks_file report log_path "
                 "base_device mode num_threads",
                 arguments=("--mode=test",),
-                needs=("load_checkpoint_path",),
+                needs=_TRAINED,
                 names=_OF_BERT4REC,
                 defaults=_LOG,
             ),
@@ -324,6 +329,7 @@ COMMANDS: Mapping[str, Command] = {
                 _PREDICT,
                 f"{_PREDICT_FLAGS} base_device",
                 arguments=("--mode=predict",),
+                needs=_PREDICTED,
                 names=_OF_DLRM,
                 defaults=_LOG,
             ),

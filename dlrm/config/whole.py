@@ -46,15 +46,15 @@ class DlrmConfig(Config):
                     settings=(name, "test_after", "epochs"),
                 )
         if self.run.mode == "predict":
-            needed = {"predictions": "the file to write", "load_checkpoint_path": "a trained model"}
-            for name, what in needed.items():
+            for name in ("predictions", "load_checkpoint_path"):
                 if getattr(self.run, name) is None:
-                    raise UserError(f"to predict, give `{name}`, {what}", setting=name)
+                    raise UserError(f"`mode` predict needs `{name}`", settings=("mode", name))
 
     def _check_quantization(self) -> None:
         if self.run.mode == "train":
             raise UserError(
-                "`quantize` is for trained models, not for training", setting="quantize"
+                "`quantize` is for trained models, not for `mode` train",
+                settings=("quantize", "mode"),
             )
         if self.precision.amp:
             raise UserError(

@@ -399,7 +399,7 @@ def execute(
         DivergenceError: the model learns nothing.
     """
     if mode == "test" and config.run.load_checkpoint_path is None:
-        logger.warning("without `load_checkpoint_path`, an untrained model is tested")
+        logger.warning("`mode` test without `load_checkpoint_path` tests an untrained model")
     with joined as processes:
         if mode == "train" and processes.is_first and config.checkpoint_folder is not None:
             check_writable(config.checkpoint_folder, config.folder_setting)

@@ -75,7 +75,7 @@ class ClicksRun:
         needed = {"train": "", "test": "load_checkpoint_path"}
         for name in needed.get(self.mode, "predictions load_checkpoint_path").split():
             if getattr(self, name) is None:
-                raise UserError(f"to {self.mode}, give `{name}`", setting=name)
+                raise UserError(f"`mode` {self.mode} needs `{name}`", settings=("mode", name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -110,9 +110,9 @@ class ClicksRecipe:
         dataset = OpenedDataset.open(config.data, num_numerical)
         if config.run.mode != "predict" and not dataset.has_labels:
             raise UserError(
-                f"`dataset` {dataset.root}: its rows have no labels, so a model can only predict "
-                "them",
-                setting="dataset",
+                f"`dataset` {dataset.root}: its rows have no labels; it works only with "
+                "`mode` predict",
+                settings=("dataset", "mode"),
             )
         for line in dataset.column_lines:
             print_line(line)

@@ -216,7 +216,7 @@ def test_what_a_run_says_of_settings_names_flags(dataset, tmp_path):
     model = (flag for flag in SMALL_MODEL if "num_eval_negatives" not in flag)
     flags = ("--mode=test", f"--dataset_path={dataset}", f"--log_path={tmp_path / 'log.json'}")
     done = harness.forked("-m", "bert4rec.scripts.main", *flags, *model)
-    assert_tells(done.stderr, "WARNING", "--load_checkpoint_path")
+    assert_tells(done.stderr, "WARNING --mode test", "--load_checkpoint_path")
     assert_tells(done.stdout, "60 of 60 users", "--num_eval_negatives 100")
 
 

@@ -62,7 +62,7 @@ def test_later_rows_without_labels_are_predicted_as_in_the_whole_dataset(program
     assert tables[0]["label"].null_count == 0
     assert tables[1]["label"].null_count == 200
     flags = ("--mode=test", f"--dataset={later}", f"--load_checkpoint_path={run}")
-    assert_tells(program.refused(*flags), later, "predict")
+    assert_tells(program.refused(*flags), later, "--mode predict")
 
 
 def test_rows_name_their_lines_of_a_log_with_rejected_ones(program, tmp_path, caplog):
@@ -133,8 +133,8 @@ def test_a_full_disk_names_the_file(program, dataset, trained, tmp_path, name):
 @pytest.mark.parametrize(
     ("flags", "facts"),
     [
-        (("--predictions={folder}/x.csv",), "--load_checkpoint_path"),
-        (("--load_checkpoint_path=runs",), "--predictions"),
+        (("--predictions={folder}/x.csv",), "--mode --load_checkpoint_path"),
+        (("--load_checkpoint_path=runs",), "--mode --predictions"),
         (("--predictions={folder}/a.txt", RUN), "--predictions a.txt .parquet .csv"),
         (("--predictions={folder}/none/a.csv", RUN), "--predictions {folder}/none"),
     ],

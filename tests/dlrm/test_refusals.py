@@ -45,7 +45,7 @@ FLAGS = {  # flags: what the error tells besides the first of them
     "--embedding_l2=1 --embedding_weight_decay=1": "--embedding_weight_decay",
     "--plateau_factor=0": "(0, 1] 0.0",
     "--patience=0": "1 0",
-    "--quantize=int8": "--quantize",
+    "--quantize=int8": "--mode train",
     "--quantize=int8 --mode=test --amp": "--amp",
     "--quantize=int8 --mode=test --batch_norm": "--batch_norm",
     "--dropout=1": "[0, 1) 1.0",

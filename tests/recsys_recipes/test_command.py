@@ -193,6 +193,8 @@ def test_a_command_of_several_programs_lists_them(word, here):
         ("train", ["dlrm, logistic, blend_clicks, bert4rec"]),
         ("train --dataset=x", ["dlrm, logistic, blend_clicks, bert4rec"]),
         ("prepare netflix", ["'netflix'", "criteo, clicks, ratings"]),
+        ("predict logistic --dataset=x --checkpoint=y", ["predict logistic", "--predictions"]),
+        ("predict dlrm --dataset=x --checkpoint=y", ["predict dlrm", "--predictions"]),
         ("demo --rows=0", ["--rows", 1, 0]),
         ("prepare criteo --inputt=3", ["'inputt'", "input ?"]),
         ("train auto --dataset=x --output=y --budget=10", ["--budget", "10m", "'10'"]),

@@ -49,8 +49,8 @@ class FittedRun:
         require_threads(self, "num_threads")
         if self.mode != "train" and self.load_checkpoint_path is None:
             raise UserError(
-                f"to {self.mode}, give `load_checkpoint_path`, a trained model",
-                setting="load_checkpoint_path",
+                f"`mode` {self.mode} needs `load_checkpoint_path`, a trained model",
+                settings=("mode", "load_checkpoint_path"),
             )
 
 
