@@ -178,7 +178,7 @@ def called(path: Path, name: str) -> Iterator[None]:
         yield
     except UserError as error:
         error.args = (str(error).replace(str(path), name),)
-        if error.path == path:
+        if error.path is not None and error.path.is_relative_to(path):
             error.path = None
         raise
 

@@ -71,7 +71,7 @@ def own_logs_table(records: Sequence[Record]) -> list[str]:
         cells = [name, LOGS[name].kind, _shown(row.get(ROWS), ",.0f")]
         for metric in _TITLES:
             cells += [_shown(row.get(metric), ".4f"), *_compared(best[metric][name])]
-        told = _stands({_TITLES[m]: each for m in _TITLES if (each := best[m][name]) is not None})
+        told = _outcomes({_TITLES[m]: each for m in _TITLES if (each := best[m][name]) is not None})
         lines.append(_line([*cells, told, _shown(row.get(SECONDS), ",.0f")]))
     return [*lines, *_mean(rows, best)]
 
@@ -94,14 +94,14 @@ def _compared(best: Best | None) -> tuple[str, str]:
     )
 
 
-def _stands(best: Mapping[str, Best]) -> str:
+def _outcomes(best: Mapping[str, Best]) -> str:
     """Returns how ours compares in each metric, metrics with the same verdict together."""
     titles = sorted(best, key=lambda title: best[title].lead.outcome)
     grouped = itertools.groupby(titles, key=lambda title: best[title].lead.outcome)
-    told = {stands: list(of_it) for stands, of_it in grouped}
+    told = {outcome: list(of_it) for outcome, of_it in grouped}
     if len(told) == 1:
         return next(iter(told))
-    return ", ".join(f"{stands} in {' and '.join(of_it)}" for stands, of_it in told.items())
+    return ", ".join(f"{outcome} in {' and '.join(of_it)}" for outcome, of_it in told.items())
 
 
 def _mean(rows: Mapping[str, Row], best: Mapping[str, Mapping[str, Best | None]]) -> Iterator[str]:

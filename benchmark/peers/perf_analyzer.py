@@ -65,6 +65,10 @@ def measure_load(
             *("--max-trials", _WINDOWS, "--stability-percentage", _ANY_PERCENT),
         ]
         libraries = str(program.parent), os.environ.get("LD_LIBRARY_PATH")
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+        }
         window_s = seconds / _WINDOWS
         while True:
             before = endpoint.times()
@@ -72,7 +76,7 @@ def measure_load(
                 [str(word) for word in (*command, "--measurement-interval", round(window_s * 1e3))],
                 capture_output=True,
                 text=True,
-                env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))},
+                env=environment,
                 check=False,
             )
             output = run.stdout + run.stderr

@@ -125,4 +125,4 @@ def test_errors_name_no_temporary_file(tmp_path, monkeypatch):
     without_age = rr.clicks.prepare(frame[["ad", "bought"]], tmp_path / "other", schema=other)
     with pytest.raises(UserError) as refused:
         rr.clicks.predict(frame, without_age, run)
-    assert str(hidden) not in str(refused.value)
+    assert str(hidden) not in f"{refused.value} {refused.value.path}"

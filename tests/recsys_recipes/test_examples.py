@@ -20,10 +20,8 @@ def test_the_examples_of_the_functions_run_as_one_session(module, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     runner = doctest.DocTestRunner(LastLines(), verbose=False)
     session = {}
-    order = {name: i for i, name in enumerate(vars(module))}
     found = {test.name.rpartition(".")[2]: test for test in doctest.DocTestFinder().find(module)}
-    for name in sorted(set(module.__all__), key=order.get):
-        test = found[name]
+    for test in sorted((found[name] for name in module.__all__), key=lambda test: test.lineno):
         assert test.examples, f"{test.name} has no example"
         test.globs = session
         runner.run(test, clear_globs=False)
