@@ -76,7 +76,7 @@ def infer(log: Any, schema: str | Path) -> Path:
 
 def prepare(
     log: Any,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     schema: str | Path | Mapping[str, Any] | None = None,
     **settings: Any,
@@ -85,7 +85,7 @@ def prepare(
 
     Args:
         log: a path or a table.
-        output: folder to create.
+        output: folder to create; left out with `extend`, which adds a day to a growing dataset.
         schema: YAML file that describes the columns, or its content; None reads Criteo's form.
         **settings: settings of `recsys-recipes prepare clicks`. `dictionaries` names a dataset
             whose schema and ids new rows get.
@@ -98,8 +98,9 @@ def prepare(
     """
     source = log if isinstance(log, (str, Path)) else "-"
     with schema_file(schema) as file:
-        given = settings if file is None else {"schema": file, **settings}
-        values = parsed_flags(clicks_program.define_flags(), input=source, output=output, **given)
+        of_files = {"output": output, "schema": file}
+        given = {name: value for name, value in of_files.items() if value is not None} | settings
+        values = parsed_flags(clicks_program.define_flags(), input=source, **given)
         job = clicks_program.job_from_flags(values)
         with file_of(log, job.named_files) as path:
             return pipeline.prepare(dataclasses.replace(job, input=path))

@@ -36,10 +36,11 @@ def infer(log: Any, schema: str | Path) -> Path:
 
 def prepare(
     log: Any,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     schema: str | Path | Mapping[str, Any] | None = None,
     dictionaries: str | Path = ...,
+    extend: str | Path = ...,
     preset: str | Path = ...,
     engine: str | Path = ...,
     format: list[Literal["split", "parquet", "npy"]]
@@ -78,10 +79,14 @@ def prepare(
 
     Args:
         log: a path or a table.
-        output: folder to create.
+        output: folder to create; left out with `extend`, which adds a day to a growing dataset.
         schema: YAML file that describes the columns, or its content; None reads Criteo's form.
         dictionaries: Dataset whose rules and dictionaries are applied to the rows instead of
             counting categories; all rows go to the test split unless a split is given.
+        extend: Folder of a dataset that grows by a day: `input` becomes its next day, day_0000
+            first. Known ids never move, new categories get the ids behind them, and counts
+            continue. The first day sets the rules; without a split, all rows are for training.
+            Replaces `output`.
         preset: Settings of the transform: dlrm, kaggle, mlperf, nvidia, torchrec_nvt.
         engine: Software that does the work: native, reference, spark, nvtabular.
         format: Formats to write, comma-separated: split, parquet, npy (TorchRec's arrays, by day).

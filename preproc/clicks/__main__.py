@@ -10,7 +10,7 @@ interrupted (the same command continues the run).
 import dataclasses
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from absl import flags
 from preproc import command
 from preproc.clicks import pipeline as clicks_pipeline
 from preproc.clicks.applied import semantics_of_dataset
+from preproc.clicks.growth.days import all_for_training, next_day, semantics_of_day
 from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, semantics_of_schema
 from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.draft.infer import infer_schema
@@ -109,12 +110,44 @@ def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
     return values if is_tuple else values[0]
 
 
+def _begin_day(values: flags.FlagValues) -> Path | None:
+    """Sets `output` to the next day of `extend`; returns the folder of the last day, if any.
+
+    Raises:
+        PreprocError: a flag that cannot be combined with `extend` is given.
+    """
+    for name in ("output", "dictionaries", "overwrite"):
+        if values[name].present and values[name].value:
+            raise PreprocError(
+                f"`extend` {values.extend} adds a day to this folder; drop `{name}`",
+                settings=("extend", name),
+            )
+    day, last = next_day(Path(values.extend))
+    values["output"].value = str(day)
+    return last
+
+
+def _semantics(sources: Mapping[str, Any], overrides: dict[str, Any]) -> ClicksSemantics:
+    """Returns the rules from the one source that was given: a schema, a dataset or a preset."""
+    if len(sources) > 1:
+        (first, given), (other, _), *_ = sources.items()
+        raise PreprocError(
+            f"`{first}` {given} already sets the rules; drop `{other}`", settings=(first, other)
+        )
+    if "schema" in sources:
+        return semantics_of_schema(sources["schema"], one_split(overrides))
+    if "dictionaries" in sources:
+        return semantics_of_dataset(sources["dictionaries"], overrides)
+    return semantics_of(sources.get("preset"), one_split(overrides))
+
+
 def job_from_flags(values: flags.FlagValues) -> ClicksJob:
     """Returns the settings of a run from its parsed flags.
 
     Raises:
         UserError: the value of a flag is not allowed.
     """
+    last = _begin_day(values) if values.extend else None
     given, _ = values_from_flags(values, _FROM_FLAGS)
     texts = {field: values[field.name].value for field in declared(ClicksSemantics)}
     overrides: dict[str, Any] = {
@@ -122,26 +155,15 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
         for field, text in texts.items()
         if text is not None
     }
-    preset = values.preset if values["preset"].present else None
-    dictionaries = given["dictionaries"]
-    if dictionaries is not None and preset is not None:
-        raise PreprocError(
-            f"`dictionaries` {dictionaries} already sets the rules; drop `preset`",
-            settings=("dictionaries", "preset"),
-        )
-    schema = given["schema"]
-    if schema is not None and (dictionaries is not None or preset is not None):
-        other = "preset" if dictionaries is None else "dictionaries"
-        raise PreprocError(
-            f"`schema` {schema} and `{other}` cannot be combined; drop one",
-            settings=("schema", other),
-        )
-    if schema is not None:
-        given["semantics"] = semantics_of_schema(schema, one_split(overrides))
-    elif dictionaries is None:
-        given["semantics"] = semantics_of(preset, one_split(overrides))
+    sources = {
+        name: given[name] for name in ("schema", "dictionaries", "preset") if values[name].present
+    }
+    if last is not None:
+        given["semantics"] = semantics_of_day(last, {**sources, **overrides})
     else:
-        given["semantics"] = semantics_of_dataset(dictionaries, overrides)
+        if values.extend:
+            overrides = all_for_training(overrides)
+        given["semantics"] = _semantics(sources, overrides)
     given["spark"] = section_from_dict(SparkSettings, given)
     job = section_from_dict(ClicksJob, given)
     transform = {field.name: getattr(job.semantics, field.name) for field in texts}

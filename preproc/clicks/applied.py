@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from preproc.clicks.dictionaries import DICTIONARY_FOLDER, Dictionaries
+from preproc.clicks.dictionaries import DICTIONARY_FOLDER, RARE, Dictionaries
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.row_format import Edges
@@ -43,12 +43,10 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
         raise PreprocError(
             f"`dictionaries` {dataset} already sets the rules; drop {names}", setting="dictionaries"
         )
-    fields = {field.name for field in dataclasses.fields(ClicksSemantics)}
-    stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
+    stored = rules_of_dataset(dataset)
     rules = {n: v for n, v in stored.items() if n not in OF_NEW_ROWS}
     of_rows = one_split(overrides)
-    if rules.get("schema") is not None:
-        schema = Schema.from_dict(rules["schema"])
+    if (schema := rules.get("schema")) is not None:
         # The schema's split is for the rows that it was written for, not for the new ones.
         rules["schema"] = dataclasses.replace(
             schema.without_idle_times(), split="rows", values=(0, 0, -1), split_column=""
@@ -56,6 +54,19 @@ def semantics_of_dataset(dataset: Path, overrides: Mapping[str, Any]) -> ClicksS
         if of_rows.get("split_fractions") is not None:  # of the kinds in SHUFFLED
             of_rows = {"shuffle_seed": schema.seed} | of_rows
     return ClicksSemantics(**(rules | _ALL_FOR_TEST | of_rows))
+
+
+def rules_of_dataset(dataset: Path) -> dict[str, Any]:
+    """Returns the settings of `ClicksSemantics` that a dataset was made with.
+
+    Raises:
+        PreprocError: this project did not make the folder.
+    """
+    fields = {field.name for field in dataclasses.fields(ClicksSemantics)}
+    stored = {n: v for n, v in _manifest_of(dataset).semantics.items() if n in fields}
+    if stored.get("schema") is not None:
+        stored["schema"] = Schema.from_dict(stored["schema"])
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
 
 
 def recorded_semantics(job: ClicksJob) -> dict[str, Any]:
@@ -111,15 +122,26 @@ def given_dictionaries(job: ClicksJob, workspace: Workspace) -> Dictionaries | N
     return target
 
 
-def dictionaries_of_dataset(dataset: Path) -> Dictionaries:
+def dictionaries_of_dataset(dataset: Path, *, has_counts: bool = False) -> Dictionaries:
     """Returns the dictionaries of a dataset.
+
+    Args:
+        dataset: the dataset.
+        has_counts: whether the counts of rare categories are needed too.
 
     Raises:
         PreprocError: this project did not make the folder, or a file is missing or damaged.
     """
     key_types = semantics_of_dataset(dataset, {}).key_types
-    dictionaries = Dictionaries(dataset / DICTIONARY_FOLDER, key_types)
+    dictionaries = Dictionaries(dataset / DICTIONARY_FOLDER, key_types, has_counts=has_counts)
     files = _dictionary_files(dataset)
+    if has_counts and not any(Path(name).name.startswith(RARE) for name in files):
+        raise PreprocError(
+            f"`extend` {dataset.parent}: {dataset.name} was prepared without counts of rare "
+            "categories; prepare the first day with `extend` too",
+            setting="extend",
+            path=dataset,
+        )
     for column in range(len(key_types)):
         for path in dictionaries.paths(column):
             entry = files.get(path.relative_to(dataset).as_posix())

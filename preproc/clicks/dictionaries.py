@@ -15,6 +15,8 @@ from preproc.files.workspace import atomic_file
 from recsys.data.positioned_io import map_array
 
 DICTIONARY_FOLDER = "dictionaries"
+RARE = "rare_"
+"""Start of the names of files with the counts of rare categories."""
 _DTYPES: dict[KeyType, npt.DTypeLike] = {"uint32": "<u4", "int64": "<i8", "text": "u1"}
 _END = np.dtype("<u8")
 
@@ -75,11 +77,14 @@ class Dictionaries:
         folder: holds one file per column, or two for a column of texts.
         key_types: type of each column's categories.
         key: hash of the input and settings that they depend on; part of the key of later stages.
+        has_counts: whether the counts of rare categories are kept, so that a later day adds to
+            them; see `preproc.clicks.growth.rare_counts`.
     """
 
     folder: Path
     key_types: tuple[KeyType, ...]
     key: str = ""
+    has_counts: bool = False
 
     def path(self, column: int) -> Path:
         """Returns the file with the numbers or texts of a column."""
@@ -89,17 +94,23 @@ class Dictionaries:
         """Returns the file with the ends (uint64) of a column's texts."""
         return self.folder / f"cat_{column}.ends.bin"
 
+    def counts_path(self, column: int) -> Path:
+        """Returns the file with the counts of a column's rare categories."""
+        return self.folder / f"{RARE}{column}.bin"
+
     def paths(self, column: int) -> list[Path]:
         """Returns the files of a column; the last one marks it as complete."""
+        counts = [self.counts_path(column)] if self.has_counts else []
         ends = [self.ends_path(column)] if self.key_types[column] == "text" else []
-        return [*ends, self.path(column)]
+        return [*counts, *ends, self.path(column)]
 
     @property
     def kept(self) -> tuple[int, ...]:
         """Number of categories of each column."""
         return tuple(
-            self.paths(column)[0].stat().st_size
-            // (_END if key_type == "text" else np.dtype(_DTYPES[key_type])).itemsize
+            self.ends_path(column).stat().st_size // _END.itemsize
+            if key_type == "text"
+            else self.path(column).stat().st_size // np.dtype(_DTYPES[key_type]).itemsize
             for column, key_type in enumerate(self.key_types)
         )
 
@@ -124,14 +135,16 @@ class Dictionaries:
 
     def save(self, column: int, keys: Keys) -> None:
         """Writes the dictionary of a column."""
-        arrays = (keys.values,) if keys.ends is None else (keys.ends, keys.values)
-        for path, values in zip(self.paths(column), arrays, strict=True):
+        arrays = {self.path(column): keys.values}
+        if keys.ends is not None:
+            arrays = {self.ends_path(column): keys.ends} | arrays
+        for path, values in arrays.items():
             with atomic_file(path) as file:
                 values.tofile(file)
 
     def copy_to(self, dataset: Path) -> None:
         """Copies all files into a staged dataset."""
-        target = Dictionaries(dataset / DICTIONARY_FOLDER, self.key_types)
+        target = dataclasses.replace(self, folder=dataset / DICTIONARY_FOLDER)
         target.folder.mkdir(parents=True, exist_ok=True)
         for column in range(len(self.key_types)):
             for source, path in zip(self.paths(column), target.paths(column), strict=True):

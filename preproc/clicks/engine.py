@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.growth.days import Growth
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics, Split, split_bounds
 from preproc.clicks.schema.grammar import RejectReason, wrong_fields
@@ -88,6 +89,13 @@ class EngineJob:
     reporter: ProgressReporter
     dictionaries: Dictionaries | None = None
     """Dictionaries to encode with; None makes the engine count categories."""
+    growth: Growth | None = None
+    """What the day adds to; None for a dataset that does not grow."""
+
+    @property
+    def growth_key(self) -> dict[str, object]:
+        """Part of the key of stages that depend on the days before; empty without growth."""
+        return {} if self.growth is None else {"growth": self.growth.key}
 
     def with_edges(self, edges: Edges) -> "EngineJob":
         """Returns the job with the bin edges that were found."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult
+from preproc.clicks.growth.days import CHECKSUM
 from preproc.clicks.layouts.lists import take_lists
 from preproc.clicks.layouts.npy import write_days
 from preproc.clicks.layouts.torchrec import dataset_spec, write_wide
@@ -37,11 +38,14 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
     with engine_job.reporter.stage("finish", total, lambda: (done, 0)):
         files = Manifest.describe_files(dataset)
         done = total
-    sources = [
+    growth = engine_job.growth
+    sources: list[dict[str, Any]] = [
         {"name": source.name, "bytes": source.size, "rows": counts.rows}
         | {"rejected": sum(counts.rejected.values())}
         for source, counts in zip(engine_job.inputs, result.files, strict=True)
     ]
+    for source, checksum in zip(sources, growth.checksums if growth else (), strict=False):
+        source[CHECKSUM] = checksum
     Manifest(
         kind=CRITEO_KIND if job.semantics.schema is None else CLICKS_KIND,
         engine=result.engine,
@@ -56,6 +60,7 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         cardinalities=list(result.cardinalities),
         files=files,
         fingerprint=fingerprint(files),
+        history=[] if growth is None else growth.history,
     ).save(dataset)
     is_labelled, schema = not job.semantics.unlabelled, job.semantics.schema
     engine_job.reporter.note(

@@ -113,6 +113,12 @@ class ClicksJob:
         "Dataset whose rules and dictionaries are applied to the rows instead of counting "
         "categories; all rows go to the test split unless a split is given.",
     )
+    extend: Path | None = setting(
+        None,
+        "Folder of a dataset that grows by a day: `input` becomes its next day, day_0000 first. "
+        "Known ids never move, new categories get the ids behind them, and counts continue. The "
+        "first day sets the rules; without a split, all rows are for training. Replaces `output`.",
+    )
     schema: Path | None = setting(
         None,
         "YAML file that describes the columns of your own click log; replaces `preset` (see "

@@ -44,6 +44,8 @@ QUARANTINE_FILE = "quarantine.csv"
 TITLES_FILE = "item_titles.parquet"
 """File of the titles of items. The manifest lists it, but the fingerprint leaves it out."""
 
+_OPTIONAL = frozenset({"statistics", "history"})
+"""Keys that are left out if they are empty."""
 _UNFINISHED = MANIFEST_FILE + ".tmp"
 _BLOCK_BYTES = 1 << 18
 
@@ -86,6 +88,8 @@ class Manifest:
         files: path relative to the dataset -> {"bytes", "xxh3_128"}.
         fingerprint: checksum of `files` without the titles of items.
         statistics: counts of a `sequences` dataset; empty, and not written, for other kinds.
+        history: name, fingerprint and checksums of the source files of each earlier day of a
+            growing dataset, in order; empty, and not written, for the first day and other datasets.
     """
 
     kind: str
@@ -99,6 +103,7 @@ class Manifest:
     files: dict[str, dict[str, Any]]
     fingerprint: str
     statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def is_unlabelled(self) -> bool:
@@ -135,8 +140,9 @@ class Manifest:
     def save(self, root: Path) -> None:
         """Writes manifest.json into `root` by a rename."""
         document = {"format": FORMAT, "format_version": FORMAT_VERSION} | dataclasses.asdict(self)
-        if not self.statistics:
-            del document["statistics"]
+        for name in _OPTIONAL:
+            if not document[name]:
+                del document[name]
         write_whole_file(root / MANIFEST_FILE, json.dumps(document, indent=1) + "\n")
 
     @classmethod
@@ -174,7 +180,7 @@ class Manifest:
                 path=path,
             )
         names = {f.name for f in dataclasses.fields(cls)}
-        wrong = sorted((names ^ document.keys()) - {"statistics"})
+        wrong = sorted((names ^ document.keys()) - _OPTIONAL)
         if wrong:
             raise DatasetError(
                 f"{path}: missing or unknown keys: {', '.join(map(str, wrong))}; prepare the "
@@ -255,6 +261,16 @@ def _is_files(value: object) -> bool:
     )
 
 
+def _is_history(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(day, dict)
+        and isinstance(day.get("name"), str)
+        and isinstance(day.get("fingerprint"), str)
+        and isinstance(day.get("sources"), list)
+        for day in value
+    )
+
+
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "kind": lambda v: isinstance(v, str),
     "engine": lambda v: isinstance(v, dict),
@@ -267,6 +283,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "files": _is_files,
     "fingerprint": lambda v: isinstance(v, str),
     "statistics": lambda v: isinstance(v, dict),
+    "history": _is_history,
 }
 
 

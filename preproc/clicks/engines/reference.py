@@ -10,6 +10,7 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
 from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
 from preproc.clicks.engines.row_values import groups, split_values
+from preproc.clicks.growth.rare_counts import read_counts, write_counts
 from preproc.clicks.layouts.lists import unit_files
 from preproc.clicks.rules import (
     SPLITS,
@@ -205,16 +207,38 @@ def _elements(text: bytes, column: Column) -> object:
     return read_list(text, column.type, column.buckets, column.list) if text else []
 
 
-def build_dictionaries(rows: ParsedRows, counted: int, semantics: ClicksSemantics) -> list[Keys]:
-    """Returns the kept categories of each column in id order, from the first `counted` rows."""
-    dictionaries = []
+def build_dictionaries(
+    rows: ParsedRows, counted: int, semantics: ClicksSemantics, known: Dictionaries | None = None
+) -> tuple[list[Keys], list[dict[Any, int]]]:
+    """Makes the dictionaries from the first `counted` rows.
+
+    Args:
+        rows: all rows.
+        counted: rows whose categories are counted.
+        semantics: limits and vocabularies.
+        known: ids and counts of the day before.
+
+    Returns:
+        For each column, its categories in id order, and the counts of those without an id.
+    """
+    dictionaries, rare = [], list[dict[Any, int]]()
     pairs = zip(semantics.key_types, semantics.vocabularies, strict=True)
     for column, (key_type, vocabulary) in enumerate(pairs):
         limit, max_ids = semantics.limits(column)
-        keys = (rows.keys_of(each, counted) for each in vocabulary)
-        ordered = order_keys(Counter(itertools.chain(*keys)), limit)
-        dictionaries.append(Keys.of(key_type, ordered[: max_ids or None]))
-    return dictionaries
+        counts = Counter(itertools.chain(*(rows.keys_of(each, counted) for each in vocabulary)))
+        before: list[Any] = []
+        if known is not None:
+            before = list(known.load_column(column))
+            counts.update(read_counts(known.counts_path(column), key_type))
+        for key in before:
+            counts.pop(key, None)
+        is_full = bool(before) and 0 < max_ids <= len(before)
+        new = [] if is_full else order_keys(counts, limit)
+        if max_ids:
+            new = new[: max_ids - len(before)]
+        dictionaries.append(Keys.of(key_type, [*before, *new]))
+        rare.append({} if is_full else {k: n for k, n in counts.items() if n < limit})
+    return dictionaries, rare
 
 
 def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantics) -> ClickColumns:
@@ -310,8 +334,11 @@ def run(engine_job: EngineJob) -> EngineResult:
     engine_job = engine_job.with_edges(edges)
     job = engine_job.job
     add_bins(rows, job.semantics)
-    given = engine_job.dictionaries
-    dictionaries = given.load() if given else build_dictionaries(rows, counted, job.semantics)
+    given, growth = engine_job.dictionaries, engine_job.growth
+    known = None if growth is None else growth.known
+    dictionaries, rare = (
+        (given.load(), []) if given else build_dictionaries(rows, counted, job.semantics, known)
+    )
     order = _final_order(len(rows.label), bounds["train"], job.semantics.shuffle_seed)
     rows = rows.taken(order)
     columns = encode(rows, dictionaries, job.semantics)
@@ -320,9 +347,11 @@ def run(engine_job: EngineJob) -> EngineResult:
     shutil.rmtree(staging)  # this engine does not resume an interrupted run
     staging.mkdir()
     stage = EncodeStage(staging, job)
-    saved = Dictionaries(staging, job.semantics.key_types)
+    saved = Dictionaries(staging, job.semantics.key_types, has_counts=growth is not None)
     for column, keys in enumerate(dictionaries):
         saved.save(column, keys)
+    for column, of_column in enumerate(rare if growth else ()):
+        write_counts(saved.counts_path(column), saved.key_types[column], of_column)
     spec = job.semantics.feature_spec(saved.cardinalities)
     with SplitColumnsWriter(stage, spec, bounds).open() as writer:
         write_lists(stage, columns, bounds, spec)

@@ -42,6 +42,7 @@ __all__ = [
     "Scanner",
     "SortedRun",
     "dictionary_bytes",
+    "dictionary_bytes_of",
     "is_built",
     "kernel_version",
     "merge_runs",
@@ -185,8 +186,10 @@ def merge_runs(
     key_type: KeyType = "uint32",
     limits: tuple[int, int],
     budget_bytes: int,
+    known: int | None = None,
     keys_fd: int,
     ends_fd: int = -1,
+    counts_fd: int = -1,
     progress: Progress,
 ) -> RawMergeResult:
     """Merges the sorted runs of one column and writes its dictionary.
@@ -196,8 +199,10 @@ def merge_runs(
         key_type: type of the categories.
         limits: least occurrences of a kept category, and the most ids (0: no limit).
         budget_bytes: the most memory to use.
-        keys_fd: file for the kept categories, in id order.
+        known: lookup table of the categories that have an id already; they are left out.
+        keys_fd: file for the kept categories, in id order; they are appended.
         ends_fd: file for the end of each text; only if the categories are texts.
+        counts_fd: file for the counts of categories without an id; -1 leaves them out.
         progress: counters to advance.
     """
     slices = (RawRunSlice * len(runs))(*(RawRunSlice(r.ctypes.data, len(r)) for r in runs))
@@ -205,7 +210,7 @@ def merge_runs(
     check(
         load().clicks_merge(
             *(slices, len(runs), *limits, budget_bytes),
-            *(KEY_TYPES.index(key_type), keys_fd, ends_fd),
+            *(KEY_TYPES.index(key_type), known, keys_fd, ends_fd, counts_fd),
             ctypes.addressof(progress),
             ctypes.byref(result),
         )
@@ -220,6 +225,11 @@ def dictionary_bytes(dictionaries: Dictionaries) -> int:
     """Returns the memory of the lookup tables of all columns."""
     columns = zip(dictionaries.key_types, dictionaries.kept, strict=True)
     return sum(_BYTES_PER_CATEGORY[key_type] * kept for key_type, kept in columns)
+
+
+def dictionary_bytes_of(keys: Keys) -> int:
+    """Returns the memory of the lookup table of a column."""
+    return _BYTES_PER_CATEGORY[keys.type] * len(keys)
 
 
 @contextlib.contextmanager

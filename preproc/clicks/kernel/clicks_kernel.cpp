@@ -143,7 +143,7 @@ CLICKS_API const char* clicks_last_message() { return last_message.c_str(); }
 CLICKS_API uint64_t clicks_last_offset() { return last_offset; }
 
 // Version of runs, rejects files and checksums; change it whenever the same text could give others.
-CLICKS_API int clicks_kernel_version() { return 17; }
+CLICKS_API int clicks_kernel_version() { return 18; }
 
 CLICKS_API int clicks_read_text(Reader* reader, const uint8_t* text, uint64_t size) {
   return guarded([&] { reader->stream.feed(text, size); });
@@ -214,17 +214,20 @@ CLICKS_API void clicks_ratings_take(Reader* ratings, const RatingColumns* column
 }
 
 // Merges the runs of one column and writes its keys to keys_fd in id order: uint32, int64 or the
-// bytes of texts. For texts, ends_fd receives the end of each as uint64.
+// bytes of texts. For texts, ends_fd receives the end of each as uint64. known, pending_fd: see
+// `Growth`.
 CLICKS_API int clicks_merge(const RunSlice* runs, uint64_t num_runs, uint64_t frequency_limit,
-                            uint64_t max_ids, uint64_t budget_bytes, uint32_t type, int keys_fd,
-                            int ends_fd, Progress* progress, MergeResult* result) {
+                            uint64_t max_ids, uint64_t budget_bytes, uint32_t type,
+                            const ColumnDictionary* known, int keys_fd, int ends_fd, int pending_fd,
+                            Progress* progress, MergeResult* result) {
   return guarded([&] {
     const MergeRule rule{frequency_limit, max_ids, budget_bytes};
+    const Growth growth{known, pending_fd};
     const auto key_type = static_cast<KeyType>(type);
     if (key_type == KeyType::kNarrow) {
-      *result = RunMerge(runs, num_runs, rule, progress).run(keys_fd);
+      *result = RunMerge(runs, num_runs, rule, growth, progress).run(keys_fd);
     } else {
-      *result = WideMerge(runs, num_runs, rule, key_type, progress).run(keys_fd, ends_fd);
+      *result = WideMerge(runs, num_runs, rule, growth, key_type, progress).run(keys_fd, ends_fd);
     }
   });
 }

@@ -106,6 +106,13 @@ inline void write_all(int fd, const void* data, size_t size) {
   }
 }
 
+// Returns where the next write to a file goes.
+inline uint64_t position(int fd) {
+  const off_t at = lseek(fd, 0, SEEK_CUR);
+  if (at < 0) throw system_error("seek failed");
+  return static_cast<uint64_t>(at);
+}
+
 inline void pwrite_all(int fd, const void* data, size_t size, uint64_t offset) {
   const char* p = static_cast<const char*>(data);
   while (size > 0) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "count_table.h"
+#include "dictionary.h"
 #include "memory.h"
 #include "row_stream.h"
 
@@ -31,10 +32,37 @@ struct MergeRule {
   uint64_t ids(uint64_t kept) const { return max_ids == 0 ? kept : std::min(kept, max_ids); }
 };
 
+// How a dictionary grows: its categories get no second id, and rare ones are counted further.
+struct Growth {
+  const ColumnDictionary* known;  // null: no category has an id yet
+  int pending_fd;                 // file for the run of categories without an id; -1: not written
+};
+
 struct MergeResult {
   uint64_t kept;          // categories with an id
   uint64_t distinct;      // all categories
   uint64_t needed_bytes;  // memory needed; above the budget, no dictionary was written
+};
+
+// Writes the categories that stay without an id as a sorted run.
+class PendingRun {
+ public:
+  explicit PendingRun(int fd) : fd_(fd) {}
+
+  bool is_wanted() const { return fd_ >= 0; }
+  std::vector<uint64_t>& words() { return words_; }
+  // Writes the words if there are many, or all at the end.
+  void flush(bool is_end) {
+    if (!is_wanted() || (words_.size() < kWriteWords && !is_end)) return;
+    write_all(fd_, words_.data(), words_.size() * sizeof(uint64_t));
+    words_.clear();
+  }
+
+ private:
+  static constexpr size_t kWriteWords = 8192;
+
+  int fd_;
+  std::vector<uint64_t> words_;
 };
 
 // The keys of a column that get an id, with their counts, as far as they fit in memory.
@@ -87,14 +115,18 @@ struct KeptCategory {
 
 class RunMerge {
  public:
-  RunMerge(const RunSlice* runs, size_t num_runs, const MergeRule& rule, Progress* progress)
+  RunMerge(const RunSlice* runs, size_t num_runs, const MergeRule& rule, const Growth& growth,
+           Progress* progress)
       : runs_(runs, runs + num_runs),
         cursors_(num_runs, 0),
         ends_(num_runs, 0),
         progress_(progress),
         table_log2_(log2_of_table(rule.budget_bytes)),
         table_(size_t{1} << table_log2_),
-        kept_(rule, most_kept(rule.budget_bytes)) {}
+        kept_(rule, most_kept(rule.budget_bytes)),
+        least_count_(rule.least_count()),
+        known_(growth.known == nullptr ? nullptr : growth.known->narrow.get()),
+        pending_(growth.pending_fd) {}
 
   MergeResult run(int dictionary_fd) {
     uint64_t low = 0;
@@ -115,6 +147,7 @@ class RunMerge {
         ++width_log2;
       }
     }
+    pending_.flush(true);
     std::vector<uint32_t> buffer;
     return kept_.finish(
         table_.bytes(), [&](const KeptCategory& kept) { buffer.push_back(kept.category); },
@@ -176,12 +209,25 @@ class RunMerge {
   }
 
   void keep_frequent() {
+    const size_t written = pending_.words().size();
     for (size_t i = 0; i < table_.size(); ++i) {
       Slot& slot = table_[i];
       if (slot.count == 0) continue;
-      kept_.add(slot.count, [&] { return KeptCategory{slot.count, category_of_key(slot.key)}; });
+      const uint64_t count = slot.count;
       slot.count = 0;
+      const uint32_t category = category_of_key(slot.key);
+      if (known_ != nullptr && known_->find(category, known_->bucket_of_key(slot.key)) != 0) {
+        continue;
+      }
+      if (count < least_count_ && pending_.is_wanted()) {
+        pending_.words().push_back(uint64_t{slot.key} << 32 | count);
+      }
+      kept_.add(count, [&] { return KeptCategory{count, category}; });
     }
+    // Slots are in key order only outside clusters; ranges are in key order.
+    std::vector<uint64_t>& pending = pending_.words();
+    std::sort(pending.begin() + static_cast<ptrdiff_t>(written), pending.end());
+    pending_.flush(false);
   }
 
   std::vector<RunSlice> runs_;
@@ -191,6 +237,9 @@ class RunMerge {
   int table_log2_;
   Pages<Slot> table_;
   KeptKeys<KeptCategory> kept_;
+  uint64_t least_count_;
+  const Dictionary* known_;
+  PendingRun pending_;
 };
 
 }  // namespace clicks

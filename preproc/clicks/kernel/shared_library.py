@@ -24,7 +24,7 @@ LIBRARY = Path(__file__).with_name("clicks_kernel.so")
 
 _CANCELLED, _LINE_TOO_LONG = -2, -3
 REJECTED = -4
-_VERSION = 17
+_VERSION = 18
 """Version of the C interface and of the kernel's work files."""
 
 
@@ -169,7 +169,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         c_int,
         (
             *(c_void_p, c_uint64, c_uint64, c_uint64, c_uint64),
-            *(c_uint32, c_int, c_int, c_void_p, c_void_p),
+            *(c_uint32, c_void_p, c_int, c_int, c_int, c_void_p, c_void_p),
         ),
     ),
     "clicks_dictionary_open": (c_void_p, (c_uint32, c_void_p, c_uint64, c_void_p, c_uint64)),

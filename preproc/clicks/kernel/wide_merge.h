@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "count_table.h"
+#include "dictionary.h"
 #include "memory.h"
 #include "run_merge.h"
 
@@ -20,9 +21,14 @@ namespace clicks {
 
 class WideMerge {
  public:
-  WideMerge(const RunSlice* runs, size_t num_runs, const MergeRule& rule, KeyType type,
-            Progress* progress)
-      : type_(type), progress_(progress), kept_(rule, most_kept(runs, num_runs, rule)) {
+  WideMerge(const RunSlice* runs, size_t num_runs, const MergeRule& rule, const Growth& growth,
+            KeyType type, Progress* progress)
+      : type_(type),
+        progress_(progress),
+        kept_(rule, most_kept(runs, num_runs, rule)),
+        least_count_(rule.least_count()),
+        known_(growth.known == nullptr ? nullptr : growth.known->wide.get()),
+        pending_(growth.pending_fd) {
     for (size_t i = 0; i < num_runs; ++i) {
       runs_.push({runs[i].words, runs[i].words + runs[i].count, *runs[i].words});
     }
@@ -41,15 +47,19 @@ class WideMerge {
         words += run.entry().words();
         if (run.advance()) runs_.push(run);
       }
-      kept_.add(sum.count, [&] { return sum; });
+      if (known_ == nullptr || known_->find(WideKey::of(sum.bytes, sum.length)) == 0) {
+        if (sum.count < least_count_) add_pending(first.hash, sum);
+        kept_.add(sum.count, [&] { return sum; });
+      }
       if (words >= kReportedWords || runs_.empty()) {
         report_bytes(progress_, words * sizeof(uint64_t));
         words = 0;
       }
     }
+    pending_.flush(true);
     std::vector<uint8_t> keys;
     std::vector<uint64_t> ends;
-    uint64_t end = 0;
+    uint64_t end = position(keys_fd);  // after the known keys
     const auto write = [&](const Kept& kept) {
       keys.insert(keys.end(), kept.bytes, kept.bytes + kept.length);
       ends.push_back(end += kept.length);
@@ -112,6 +122,17 @@ class WideMerge {
     }
   };
 
+  void add_pending(uint64_t hash, const Kept& sum) {
+    if (!pending_.is_wanted()) return;
+    const WideEntry entry{hash, static_cast<uint32_t>(sum.count), sum.length};
+    std::vector<uint64_t>& words = pending_.words();
+    const size_t at = words.size();
+    words.resize(at + entry.words());
+    std::memcpy(&words[at], &entry, sizeof(entry));
+    std::memcpy(&words[at + 2], sum.bytes, sum.length);
+    pending_.flush(false);
+  }
+
   static uint64_t most_kept(const RunSlice* runs, size_t num_runs, const MergeRule& rule) {
     uint64_t words = 0;
     for (size_t i = 0; i < num_runs; ++i) words += runs[i].count;
@@ -124,6 +145,9 @@ class WideMerge {
   Progress* progress_;
   std::priority_queue<Cursor> runs_;
   KeptKeys<Kept> kept_;
+  uint64_t least_count_;
+  const WideDictionary* known_;
+  PendingRun pending_;
 };
 
 }  // namespace clicks

@@ -164,7 +164,8 @@ static void run(const std::string& text, std::mt19937& random) {
     MergeResult merged;
     const uint64_t limit = random() % 4, max_ids = random() % 3 == 0 ? 1 + random() % 100 : 0;
     require(clicks_merge(slices.data(), slices.size(), limit, max_ids, 1 << 21,
-                         static_cast<uint32_t>(type), fds[0], fds[1], &progress, &merged) == 0,
+                         static_cast<uint32_t>(type), nullptr, fds[0], fds[1], -1, &progress,
+                         &merged) == 0,
             "merge");
     for (const int fd : fds) {
       std::vector<uint8_t>& bytes = files.emplace_back(lseek(fd, 0, SEEK_END));
@@ -178,6 +179,12 @@ static void run(const std::string& text, std::mt19937& random) {
                                type == KeyType::kText ? ends.data() : nullptr, merged.kept));
     require(dictionaries.back() != nullptr, "dictionary");
     kept += merged.kept;
+    MergeResult grown;
+    require(clicks_merge(slices.data(), slices.size(), limit, 0, 1 << 21,
+                         static_cast<uint32_t>(type), dictionaries.back(), null, null, null,
+                         &progress, &grown) == 0,
+            "merge of a later day");
+    require(max_ids != 0 || grown.kept == 0, "known categories get no second id");
   }
 
   std::vector<EncodeTarget> targets(2);

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from preproc.clicks.engines.native import run as clicks_native
 from preproc.clicks.engines.native.units import NativeSettings
+from preproc.clicks.growth.days import next_day, semantics_of_day
 from preproc.clicks.job import ClicksJob, semantics_of
 from preproc.clicks.pipeline import prepare
 from preproc.clicks.rules import ClicksSemantics
@@ -135,6 +136,27 @@ def run(
     )
     function = None if settings is None else functools.partial(clicks_native.run, settings=settings)
     return Manifest.load(prepare(job, function))
+
+
+def extend(
+    folder: Path,
+    source: Path,
+    first: ClicksSemantics,
+    prepare_day: Callable[..., Manifest] = run,
+    **fields: object,
+) -> Manifest:
+    """Adds a day to a growing dataset and returns its manifest.
+
+    Args:
+        folder: the growing dataset.
+        source: raw files of the day.
+        first: semantics of the first day.
+        prepare_day: called like `run`.
+        fields: settings of the job.
+    """
+    day, last = next_day(folder)
+    semantics = first if last is None else semantics_of_day(last, {})
+    return prepare_day(source, day, extend=folder, semantics=semantics, **fields)
 
 
 def assert_same(made: Manifest, expected: Manifest) -> None:

@@ -38,6 +38,7 @@ from tests.harness import assert_tells, refusal
 from tests.preproc.clicks import schema_log
 from tests.preproc.clicks.rows import (
     assert_same,
+    extend,
     good_text,
     run,
     without_labels,
@@ -554,3 +555,19 @@ def test_dictionaries_that_do_not_fit_an_executor(engine, tmp_path):
     days = write_days(tmp_path / "days", rows=100)
     with refusal("`memory_limit` 30.0 MiB", kind=PreprocError):
         engine(days, tmp_path / "made", memory_limit=30 * 2**20)
+
+
+@every_engine
+def test_days_follow_days(engine, small_units, tmp_path):
+    """Each engine adds days to what it made itself, with the bytes of the reference engine."""
+    first = dataclasses.replace(semantics_of("dlrm"), frequency_limit=4, split_rows=(-1, 0, 0))
+    days = write_days(tmp_path / "days", rows=120)
+    for number in range(3):
+        made = extend(tmp_path / "made", days / f"day_{number}", first, engine)
+        if engine.name != "reference":
+            expected = extend(
+                tmp_path / "expected", days / f"day_{number}", first, Engine("reference")
+            )
+            assert_same(made, expected)
+        assert len(made.history) == number
+        assert made.engine["name"] == engine.name

@@ -5,7 +5,9 @@ import contextlib
 import functools
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,7 @@ from preproc.clicks.engines.native.scan import (
     scan_unit,
 )
 from preproc.clicks.engines.native.units import NativeSettings
+from preproc.clicks.growth.rare_counts import read_words
 from preproc.clicks.kernel import binding
 from preproc.clicks.rules import REMEDIES, ClicksSemantics
 from preproc.clicks.schema.row_format import Edges
@@ -54,8 +57,11 @@ def merge(
         units=[u.runs_path.name for u in counted],
         limits=[job.semantics.limits(c) for c in range(job.semantics.num_categorical)],
         vocabularies=job.semantics.vocabularies,
+        **engine_job.growth_key,
     )
-    dictionaries = Dictionaries(folder, job.semantics.key_types, folder.name)
+    dictionaries = Dictionaries(
+        folder, job.semantics.key_types, folder.name, has_counts=engine_job.growth is not None
+    )
     if missing := dictionaries.missing():
         remove_attempts(dictionaries.folder)
         _merge_missing(engine_job, executor, counted, dictionaries, missing, settings)
@@ -78,7 +84,8 @@ def _merge_missing(
     sizes = runs.sizes()
     missing.sort(key=lambda column: -sizes[column])  # longest first: all end together
     progress = Progress()
-    work = functools.partial(_merge_column, runs, dictionaries, job.semantics)
+    known = None if engine_job.growth is None else engine_job.growth.known
+    work = functools.partial(_merge_column, runs, known, dictionaries, job.semantics)
     together = functools.partial(work, settings.merge_bytes, None)
     alone = functools.partial(work, None, job.memory_limit)
     total = sum(sizes[column] for column in missing)
@@ -174,6 +181,7 @@ class Runs:
 
 def _merge_column(
     runs: Runs,
+    known: Dictionaries | None,
     dictionaries: Dictionaries,
     semantics: ClicksSemantics,
     merge_bytes: int | None,
@@ -207,15 +215,16 @@ def _merge_column(
                     progress=progress,
                 )
             else:
-                needed_bytes = binding.merge_runs(
+                needed_bytes = _merge_runs(
                     runs.of_column(column),
-                    key_type=dictionaries.key_types[column],
-                    limits=semantics.limits(column),
-                    budget_bytes=budget,
-                    ends_fd=files[0].fileno(),
-                    keys_fd=files[-1].fileno(),
-                    progress=progress,
-                ).needed_bytes
+                    known,
+                    dictionaries,
+                    column,
+                    semantics.limits(column),
+                    dict(zip(paths, files, strict=True)),
+                    budget,
+                    progress,
+                )
         if needed_bytes <= budget:
             for path in paths:
                 (private / path.name).replace(path)
@@ -224,3 +233,68 @@ def _merge_column(
         remedy = REMEDIES if numbers is None else f", or give the bin edges of {numbers.name}"
         raise memory_error(memory_limit, needed_bytes + memory_limit - budget, remedy)
     return Tally()
+
+
+def _merge_runs(
+    runs: list[npt.NDArray[np.uint64]],
+    known: Dictionaries | None,
+    dictionaries: Dictionaries,
+    column: int,
+    limits: tuple[int, int],
+    files: Mapping[Path, IO[bytes]],
+    budget: int,
+    progress: Progress,
+) -> int:
+    """Merges the runs of a column; new categories follow the known ones.
+
+    Args:
+        runs: sorted runs of the rows that are counted.
+        known: ids and counts of the day before.
+        dictionaries: paths of the files.
+        column: number of the column.
+        limits: least occurrences of a category with an id, and the most ids (0: no limit).
+        files: path in `dictionaries` -> open file.
+        budget: bytes of memory.
+        progress: counters to advance.
+
+    Returns:
+        The bytes of memory that the merge needs; above the budget, the files are not valid.
+    """
+    keys_file, ends_file = (
+        files[dictionaries.path(column)],
+        files.get(dictionaries.ends_path(column)),
+    )
+    counts_file = files.get(dictionaries.counts_path(column))
+    limit, max_ids = limits
+    with contextlib.ExitStack() as stack:
+        lookup, lookup_bytes = None, 0
+        if known is not None:
+            keys = known.load_column(column)
+            lookup_bytes = binding.dictionary_bytes_of(keys)
+            if lookup_bytes + LEAST_MERGE_BYTES > budget:
+                return lookup_bytes + LEAST_MERGE_BYTES
+            keys_file.write(keys.values.tobytes())
+            if ends_file is not None and keys.ends is not None:
+                ends_file.write(keys.ends.tobytes())
+            if max_ids:
+                max_ids -= len(keys)
+                if max_ids <= 0:
+                    return 0  # no id is free, so nothing is counted any more
+            rare = read_words(known.counts_path(column))
+            runs = [*runs, *([rare] if len(rare) else [])]
+            lookup = stack.enter_context(binding.open_dictionaries([keys]))[0]
+        for file in files.values():
+            file.flush()
+        return lookup_bytes + int(
+            binding.merge_runs(
+                runs,
+                key_type=dictionaries.key_types[column],
+                limits=(limit, max_ids),
+                budget_bytes=budget - lookup_bytes,
+                known=lookup,
+                keys_fd=keys_file.fileno(),
+                ends_fd=-1 if ends_file is None else ends_file.fileno(),
+                counts_fd=-1 if counts_file is None else counts_file.fileno(),
+                progress=progress,
+            ).needed_bytes
+        )

@@ -20,6 +20,7 @@ from preproc.clicks.engines.nvtabular.rows import (
     category_columns,
     write_part,
 )
+from preproc.clicks.growth.rare_counts import read_narrow, write_narrow
 from preproc.clicks.rules import REMEDIES, order_dictionary
 from preproc.nvtabular.counts import RowFile, count_columns, group_parts, merge_counts
 from preproc.nvtabular.process import NvtabularProcess
@@ -42,12 +43,27 @@ def build_dictionaries(
     names = category_columns(job.semantics)
     folders = count_columns(process, parts, names, folder, size, engine_job.reporter)
     folder = engine_job.work_folder(
-        "nvtabular_dictionaries", rows=rows.key, counted=counted, frequency_limit=limit
+        "nvtabular_dictionaries",
+        rows=rows.key,
+        counted=counted,
+        frequency_limit=limit,
+        **engine_job.growth_key,
     )
-    dictionaries = Dictionaries(folder, job.semantics.key_types, folder.name)
+    growth = engine_job.growth
+    dictionaries = Dictionaries(
+        folder, job.semantics.key_types, folder.name, has_counts=growth is not None
+    )
     for column in dictionaries.missing():
-        categories = _dictionary(folders, names[column], limit, job.memory_limit)
-        dictionaries.save(column, Keys("uint32", categories))
+        values, counts = _counts(folders, names[column], job.memory_limit)
+        before = np.empty(0, np.uint32)
+        if growth is not None and growth.known is not None:
+            before = growth.known.load_column(column).values
+            values, counts = _added(values, counts, growth.known.counts_path(column), before)
+        if growth is not None:
+            is_rare = counts < max(limit, 1)
+            write_narrow(dictionaries.counts_path(column), values[is_rare], counts[is_rare])
+        new = order_dictionary(values, counts, limit)
+        dictionaries.save(column, Keys("uint32", np.concatenate([before, new])))
     return dictionaries
 
 
@@ -66,15 +82,29 @@ def _first_parts(rows: ValidRows, counted: int, folder: Path) -> list[RowFile]:
     return parts
 
 
-def _dictionary(
-    folders: list[Path], name: str, limit: int, memory_limit: int
-) -> npt.NDArray[np.uint32]:
-    """Returns the kept categories of a column, in id order."""
+def _counts(
+    folders: list[Path], name: str, memory_limit: int
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
+    """Returns the categories of a column, and the count of each."""
     if not folders:
-        return np.empty(0, np.uint32)
+        return np.empty(0, np.uint32), np.empty(0, np.uint64)
     remedy = f"{REMEDIES}, or use `engine` native, which merges piece by piece"
     distinct, counts = merge_counts(folders, name, memory_limit, remedy)
     values = distinct.to_numpy()
     present = values != MISSING_CATEGORY
-    values, counts = values[present].astype(np.uint32), counts[present].astype(np.uint64)
-    return order_dictionary(values, counts, limit)
+    return values[present].astype(np.uint32), counts[present].astype(np.uint64)
+
+
+def _added(
+    values: npt.NDArray[np.uint32],
+    counts: npt.NDArray[np.uint64],
+    rare: Path,
+    known: npt.NDArray[np.uint32],
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
+    """Adds the counts of rare categories, and leaves out the known ones."""
+    rare_values, rare_counts = read_narrow(rare)
+    distinct, at = np.unique(np.concatenate([values, rare_values]), return_inverse=True)
+    total = np.zeros(len(distinct), np.uint64)
+    np.add.at(total, at, np.concatenate([counts, rare_counts]))
+    is_new = ~np.isin(distinct, known)
+    return distinct[is_new], total[is_new]

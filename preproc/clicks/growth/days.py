@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extends a dataset by a day: its rules, and what is known from the days before."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from preproc.clicks.applied import dictionaries_of_dataset, rules_of_dataset
+from preproc.clicks.dictionaries import Dictionaries
+from preproc.clicks.growth.rare_counts import MOST_COUNTED
+from preproc.clicks.job import ClicksJob
+from preproc.clicks.rules import SPLIT_SETTINGS, SPLITS, ClicksSemantics, Split
+from preproc.files.errors import PreprocError
+from preproc.files.input_file import InputFile
+from preproc.files.progress import ProgressReporter
+from recsys.data.days import day_folder, find_days, load_history
+from recsys.data.manifest import Manifest, file_checksum
+
+CHECKSUM = "xxh3_128"
+"""Key of a source file in the manifest of a growing dataset: the checksum of the file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Growth:
+    """What a day adds to.
+
+    Attributes:
+        known: ids and counts of the day before; None for the first day.
+        history: for the manifest, the earlier days.
+        checksums: checksum of each source file of the new day.
+        filled: splits that had rows on the day before.
+    """
+
+    known: Dictionaries | None
+    history: list[dict[str, Any]]
+    checksums: tuple[str, ...]
+    filled: tuple[Split, ...]
+
+    @property
+    def key(self) -> list[str]:
+        """Key for the stages that depend on the days before."""
+        return [day["fingerprint"] for day in self.history]
+
+    def missing_split(self, rows: Mapping[Split, int]) -> PreprocError | None:
+        """Returns an error if a split has no row, though it had rows on the day before."""
+        empty = [split for split in self.filled if not rows[split]]
+        if not empty:
+            return None
+        return PreprocError(
+            f"`input`: the day has no row for the split {', '.join(empty)}; give the whole day",
+            setting="input",
+        )
+
+
+def next_day(folder: Path) -> tuple[Path, Path | None]:
+    """Returns the folder of the next day, and that of the last one; None if there is none yet."""
+    days = find_days(folder)
+    last = max(days, default=-1)
+    return day_folder(folder, last + 1), days.get(last)
+
+
+def all_for_training(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a first day: without a split of its own, all rows are for training.
+
+    A model is tested on the day after the one that it was trained on.
+    """
+    if any(overrides.get(name) is not None for name in SPLIT_SETTINGS):
+        return dict(overrides)
+    return {**overrides, "split_rows": (-1, 0, 0)}
+
+
+def semantics_of_day(last: Path, given: Mapping[str, object]) -> ClicksSemantics:
+    """Returns the rules of the days so far, for one more.
+
+    Args:
+        last: the last day.
+        given: settings that the user gave, which must not include a rule.
+
+    Raises:
+        PreprocError: a setting would change the rules.
+    """
+    if given:
+        names = ", ".join(f"`{name}`" for name in sorted(given))
+        raise PreprocError(
+            f"`extend` {last.parent}: its first day set the rules; drop {names}",
+            settings=("extend", *sorted(given)),
+        )
+    return ClicksSemantics(**rules_of_dataset(last))
+
+
+def growth_of(
+    job: ClicksJob, inputs: Sequence[InputFile], reporter: ProgressReporter
+) -> Growth | None:
+    """Returns what the job's day adds to; None if the job does not extend a dataset.
+
+    Raises:
+        UserError: the days so far are damaged or lack counts, or contain a file of the input.
+    """
+    if job.extend is None:
+        return None
+    semantics = job.semantics
+    for column in range(semantics.num_categorical):
+        if semantics.limits(column)[0] > MOST_COUNTED:
+            raise PreprocError(
+                f"`extend`: the frequency limit must not exceed {MOST_COUNTED:,}, which is as far "
+                "as the counts of rare categories go",
+                settings=("extend", "frequency_limit"),
+            )
+    manifests = load_history(job.extend)
+    checksums = _checksums(inputs, reporter)
+    if not manifests:
+        return Growth(known=None, history=[], checksums=checksums, filled=())
+    number, manifest = max(manifests.items())
+    last = day_folder(job.extend, number)
+    history = [*manifest.history, _record(last, manifest)]
+    _refuse_known(job, inputs, checksums, history)
+    filled: list[Split] = [split for split in SPLITS if manifest.rows.get(split)]
+    return Growth(
+        known=dictionaries_of_dataset(last, has_counts=True),
+        history=history,
+        checksums=checksums,
+        filled=tuple(filled),
+    )
+
+
+def _record(day: Path, manifest: Manifest) -> dict[str, Any]:
+    sources = [file[CHECKSUM] for file in manifest.source_files if CHECKSUM in file]
+    return {"name": day.name, "fingerprint": manifest.fingerprint, "sources": sources}
+
+
+def _checksums(inputs: Sequence[InputFile], reporter: ProgressReporter) -> tuple[str, ...]:
+    done = 0
+    checksums = []
+    with reporter.stage("checksum", sum(f.size for f in inputs), lambda: (done, 0)):
+        for file in inputs:
+            checksums.append(file_checksum(file.path))
+            done += file.size
+    return tuple(checksums)
+
+
+def _refuse_known(
+    job: ClicksJob,
+    inputs: Sequence[InputFile],
+    checksums: Sequence[str],
+    history: Sequence[Mapping[str, Any]],
+) -> None:
+    days = {checksum: day["name"] for day in history for checksum in day["sources"]}
+    for file, checksum in zip(inputs, checksums, strict=True):
+        if checksum in days:
+            raise PreprocError(
+                f"`input` {file.path}: is already part of `extend` {job.extend}, as "
+                f"{days[checksum]} (same checksum); give another day",
+                settings=("input", "extend"),
+                path=file.path,
+            )
