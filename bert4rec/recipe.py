@@ -48,7 +48,7 @@ from recsys.ratings.ranking.popularity import popularity_ranks
 from recsys.ratings.ranking.report import check_result_files, report_test, write_files
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import MODEL, Checkpoint
-from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric
+from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric
 from recsys.train.measure.benchmark import PADDED
 from recsys.train.measure.timing import rate_in_words
 from recsys.train.memory import keep_few_primitives, require_memory
@@ -352,8 +352,8 @@ class Bert4RecTraining:
         item_state = self.step.item_state()
         return groups | ({ITEM_OPTIMIZER_GROUP: item_state} if item_state else {})
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores weights and optimizer states from a checkpoint.
+    def restore(self, checkpoint: Checkpoint, state: LoopState) -> LoopState:
+        """Restores weights and optimizer states from a checkpoint; returns `state`.
 
         Raises:
             UserError: the learning rate would jump, because the length of the run has changed.
@@ -364,6 +364,7 @@ class Bert4RecTraining:
             for group, tensors in groups.items():
                 checkpoint.copy_into(group, tensors)
             self.step.load_item_state(groups.get(ITEM_OPTIMIZER_GROUP, {}))
+        return state
 
     def _check_same_length(self, checkpoint: Checkpoint) -> None:
         config = self.recipe.config

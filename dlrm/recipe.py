@@ -27,6 +27,7 @@ from dlrm.model.weights import DlrmCheckpoint
 from dlrm.train.baselines.company import Company
 from dlrm.train.baselines.fit_rows import FitRows
 from dlrm.train.checkpoint import (
+    DAYS,
     ROWS,
     check_position,
     check_same_rows,
@@ -37,6 +38,7 @@ from dlrm.train.devices import build_model, build_train_step, open_batches
 from dlrm.train.evaluate import SplitScores, SplitTest, check_auc, score_split, undefined_auc
 from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
+from dlrm.train.growth import draw_new_rows, serve_new_rows
 from dlrm.train.metrics import ClickMetrics
 from dlrm.train.predict import check_predictions_path, predict_split
 from dlrm.train.quantize import quantize
@@ -46,7 +48,7 @@ from dlrm.train.step import DlrmTrainStep, seed_draws
 from recsys.errors import UserError
 from recsys.settings import fixed_settings
 from recsys.train.checkpoint import MODEL, Checkpoint
-from recsys.train.loop import Evaluation, FitResult, LoopConfig, Metric, TrainStep
+from recsys.train.loop import Evaluation, FitResult, LoopConfig, LoopState, Metric, TrainStep
 from recsys.train.measure.timing import DISTINCT_INPUTS, rate_in_words
 from recsys.train.optimizers.schedule import Schedule, WarmupPolynomialDecay
 from recsys.train.origin import Origin
@@ -128,9 +130,18 @@ class DlrmRecipe:
 
     def check_dataset(self, checkpoint: Checkpoint) -> None:
         """Refuses to continue on another dataset or other rows."""
+        if self.follows(checkpoint):
+            return
         self._check_dataset(DlrmCheckpoint.of(checkpoint))
         if not self.config.run.ignore_fingerprint:
             check_same_rows(checkpoint, self._rows(), self.config.data.dataset)
+
+    def follows(self, checkpoint: Checkpoint) -> bool:
+        """Returns True if the dataset is the day after the one of a checkpoint."""
+        if not self.config.run.grow or self.dataset.manifest is None:
+            return False
+        before = self.dataset.manifest.history[-1:]
+        return [day["fingerprint"] for day in before] == [checkpoint.state.get(ROWS)]
 
     def _rows(self) -> str | None:
         """Returns the fingerprint of all rows; None if the dataset does not record one."""
@@ -375,6 +386,7 @@ class DlrmTraining:
         num_rows: number of rows in the training split.
         metric: chooses the best checkpoint.
         tests: (value of `metric`, all metrics) of each evaluation by this process.
+        days: metrics of each day of a growing dataset, tested before the model was trained on it.
     """
 
     recipe: DlrmRecipe
@@ -384,6 +396,7 @@ class DlrmTraining:
     num_rows: int
     metric: Metric
     tests: list[tuple[float, ClickMetrics]] = dataclasses.field(default_factory=list)
+    days: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
@@ -432,12 +445,15 @@ class DlrmTraining:
         more = "`epochs` or a smaller `batch_size`"
         if steps < self.cadence.epochs * source.num_batches:
             more = "`max_steps`"
+        evaluates = self.cadence.test_after <= self.cadence.epochs
+        split = recipe.config.data.eval_split
+        evaluating = f"evaluating on the {split} split" if evaluates else "without evaluation"
         few = f"; {steps} steps are few: with more {more} the model would learn more"
         return (
             f"Training on {source.num_batches} batches of {source.batch_size} rows per epoch"
             f"{left_out}, {len(sizes)} tables with {sum(sizes)} rows, on "
-            f"{recipe.machine.device.type}; evaluating on the {recipe.config.data.eval_split} split"
-            f"{few if steps < 100 else ''}"
+            f"{recipe.machine.device.type}; {evaluating}"
+            f"{few if steps < 100 and not recipe.config.run.grow else ''}"
         )
 
     def begin_epoch(self, epoch: int) -> None:
@@ -478,18 +494,46 @@ class DlrmTraining:
         state = saved_state(recipe.model, self.train_step, recipe.machine.processes)
         rows = recipe._rows()
         values = {MODEL: "dlrm"} | recipe.origin.values() | ({} if rows is None else {ROWS: rows})
+        values |= {DAYS: self.days} if self.days else {}
         yield dataclasses.replace(state, values=values)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores the state of a checkpoint.
+    def restore(self, checkpoint: Checkpoint, state: LoopState) -> LoopState:
+        """Restores the state of a checkpoint; on the day after it, tables have grown.
 
         Raises:
             CheckpointError: its epochs had another number of batches.
         """
         config = self.recipe.config
+        if self.recipe.follows(checkpoint):
+            known = DlrmCheckpoint.of(checkpoint).table_sizes
+            restore_state(checkpoint, self.recipe.model, self.train_step, known)
+            self.days.extend(checkpoint.state.get(DAYS, ()))
+            if config.run.progressive:
+                self._test_day(known, state.step)
+            return LoopState(step=state.step, first_step=state.step)
         if not config.run.ignore_fingerprint:
             check_position(checkpoint, self.source.num_batches, config.data.dataset)
         restore_state(checkpoint, self.recipe.model, self.train_step)
+        self.days.extend(checkpoint.state.get(DAYS, ()))
+        return state
+
+    def _test_day(self, known: Sequence[int], step: int) -> None:
+        """Tests the model of the day before on all rows of this one.
+
+        Args:
+            known: rows of each table that the day before had.
+            step: step of that model.
+        """
+        recipe, config = self.recipe, self.recipe.config
+        tables, day = recipe.model.embeddings, recipe.dataset.root.name
+        serve_new_rows(tables, known)
+        metrics = recipe.score("train").metrics
+        draw_new_rows(tables, recipe.dataset, config, known)
+        self.days.append({"day": day, "tested_step": step, **dataclasses.asdict(metrics)})
+        recipe.machine.print_line(
+            f"{day} before training on it: AUC {metrics.auc:.6f}, log loss "
+            f"{metrics.log_loss:.6f}, calibration {metrics.calibration:.4f}"
+        )
 
     def report(
         self,
@@ -512,6 +556,8 @@ class DlrmTraining:
                 self.recipe.report_health(self._test_of_kept(state.best_metric, folder), rows)
             if values := self._compare_and_explain(state.step, folder):
                 yield values
+        if self.days and self.days[-1]["day"] == self.recipe.dataset.root.name:
+            yield self.days[-1]
         if self.metric is _LOG_LOSS:
             yield {"best_log_loss": -state.best_metric}
         yield {
@@ -542,6 +588,7 @@ class DlrmTraining:
         model, print_line = recipe.model, recipe.machine.print_line
         is_compared = bool(self.tests) and recipe.has_company()
         is_explained = config.measure.report is not None and isinstance(model, Dlrm)
+        is_explained &= bool(self.tests) or not config.run.grow  # a day may have no other split
         if not (is_compared or is_explained):
             return {}
         if folder is not None:

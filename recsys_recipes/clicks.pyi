@@ -219,6 +219,8 @@ def train(
     placement: str | Path = ...,
     cuda_graphs: bool = ...,
     baselines: list[str] | tuple[str, ...] | str = ...,
+    grow: bool = ...,
+    progressive: bool = ...,
     output_dir: str | Path = ...,
     run_benchmark: bool = ...,
     benchmark_steps: int = ...,
@@ -341,6 +343,11 @@ def train(
             constant click rate: logistic_regression | lightgbm. They are fitted to the training
             rows in seconds, in runs of one process; lightgbm only if it is installed. Empty turns
             this off, which is the default under `run_benchmark`
+        grow: Train on the days of a dataset that grows (recsys-recipes prepare clicks `extend`),
+            one after the other; tables grow with it. `resume` continues with the days that are new.
+            A new row starts with values that depend on its category, not on the day
+        progressive: With `grow`: test the model on each day before it is trained on it, in place of
+            `eval_split`; new categories get the vector of unknown ones, as when the model is served
         output_dir: If given without `output`, the folder in which to save checkpoints; a relative
             `output` is inside it
         run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 by
@@ -566,6 +573,7 @@ def test(
     placement: str | Path = ...,
     gauc_by: str | Path = ...,
     baselines: list[str] | tuple[str, ...] | str = ...,
+    progressive: bool = ...,
     benchmark_steps: int = ...,
     report: str | Path = ...,
     preset: str | Path = ...,
@@ -669,6 +677,8 @@ def test(
             constant click rate: logistic_regression | lightgbm. They are fitted to the training
             rows in seconds, in runs of one process; lightgbm only if it is installed. Empty turns
             this off, which is the default under `run_benchmark`
+        progressive: With `grow`: test the model on each day before it is trained on it, in place of
+            `eval_split`; new categories get the vector of unknown ones, as when the model is served
         benchmark_steps: Steps of `run_benchmark`
         report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
@@ -757,6 +767,7 @@ def predict(
     epochs: int = ...,
     best_by: Literal["auc", "log_loss"] = ...,
     placement: str | Path = ...,
+    progressive: bool = ...,
     benchmark_steps: int = ...,
     preset: str | Path = ...,
     budget: str = ...,
@@ -855,6 +866,8 @@ def predict(
             `plateau_factor`; log_loss stops before the probabilities overfit
         placement: JSON file with the placement of the tables on several processes, written by
             python -m dlrm.scripts.plan_placement; by default, the run plans one
+        progressive: With `grow`: test the model on each day before it is trained on it, in place of
+            `eval_split`; new categories get the vector of unknown ones, as when the model is served
         benchmark_steps: Steps of `run_benchmark`
         preset: Set of settings: bars_x1, bars_x4, criteo_sample, kaggle, mlperf_dcnv2, small,
             terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the dataset and

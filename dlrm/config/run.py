@@ -5,7 +5,7 @@ import dataclasses
 from typing import Literal
 
 from recsys.errors import UserError
-from recsys.settings import require_known, require_not_negative, require_positive, setting
+from recsys.settings import Not, require_known, require_not_negative, require_positive, setting
 from recsys.train.config import RunSettings
 
 _BASELINES = ("logistic_regression", "lightgbm")
@@ -89,6 +89,19 @@ class RunConfig(RunSettings):
         "the default under --run_benchmark",
         resumable=True,
         used_with={"mode": ("train", "test")},
+    )
+    grow: bool = setting(
+        False,
+        "Train on the days of a dataset that grows (recsys-recipes prepare clicks --extend), one "
+        "after the other; tables grow with it. --resume continues with the days that are new. A "
+        "new row starts with values that depend on its category, not on the day",
+        used_with={"mode": ("train",)},
+    )
+    progressive: bool = setting(
+        False,
+        "With --grow: test the model on each day before it is trained on it, in place of "
+        "--eval_split; new categories get the vector of unknown ones, as when the model is served",
+        used_with={"grow": Not(False)},
     )
     predictions: str | None = setting(
         None,

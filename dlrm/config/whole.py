@@ -38,6 +38,8 @@ class DlrmConfig(Config):
         Config.__post_init__(self)
         if self.precision.quantize != "none":
             self._check_quantization()
+        if self.run.grow:
+            self._check_growth()
         for name in ("test_freq", "patience", "auc_threshold"):
             if self.run.test_after > self.run.epochs and getattr(self.run, name) is not None:
                 raise UserError(
@@ -64,6 +66,36 @@ class DlrmConfig(Config):
             raise UserError(
                 "`quantize` does not support the layers of `batch_norm`",
                 settings=("quantize", "batch_norm"),
+            )
+
+    def _check_growth(self) -> None:
+        """Refuses settings that depend on a fixed number of rows or ids."""
+        fixed = {
+            "hash_indices": self.model.hash_indices,
+            "id_statistics": bool(self.model.id_statistics),
+            "reset_embeddings": self.optimizer.reset_embeddings,
+            "num_embeddings_per_feature": bool(self.data.num_embeddings_per_feature),
+            "max_steps": self.run.max_steps is not None,
+            "load_checkpoint_path": self.run.load_checkpoint_path is not None,
+        }
+        for name, is_set in fixed.items():
+            if is_set:
+                raise UserError(
+                    f"`grow` trains on days with more and more ids, which `{name}` does not "
+                    "support: leave one of them out",
+                    settings=("grow", name),
+                )
+        if self.data.is_synthetic:
+            raise UserError(
+                f"`grow` needs the days of a dataset on disk, not `dataset_type` "
+                f"{self.data.dataset_type}",
+                settings=("grow", "dataset_type"),
+            )
+        if self.checkpoint_folder is None:
+            raise UserError(
+                "`grow` needs `save_checkpoint_path`: each day continues from the checkpoint of "
+                "the day before",
+                settings=("grow", "save_checkpoint_path"),
             )
 
     @property

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 2
 """Index of the greatest length in the rule of a list that a manifest records."""
-_DICTIONARIES = "dictionaries/"
+_DICTIONARIES = "dictionaries/cat_"
 _GENERATED = "synthetic"
 """Fingerprint of all generated data: its ids have no meaning."""
 _MEANINGLESS = frozenset({"preset", "shuffle_seed", "unlabelled", "applied"})

@@ -333,17 +333,24 @@ class Dlrm(DlrmNetwork[Any]):
         table_sizes: Sequence[int],
         embeddings: Embeddings[Any] | None = None,
     ) -> None:
-        def build_tables(sizes: Sequence[int]) -> Embeddings[Any]:
-            return embeddings or build_embeddings(
-                config.embedding_type,
-                sizes,
-                config.row_dim,
-                config.hash_indices,
-                config.embedding_storage,
-                init_std=config.embedding_init,
-            )
+        super().__init__(
+            config, table_sizes, lambda sizes: embeddings or build_tables(config, sizes)
+        )
 
-        super().__init__(config, table_sizes, build_tables)
+
+def build_tables(
+    config: ModelConfig, table_sizes: Sequence[int], *, draws: bool = True
+) -> Embeddings[Tensor]:
+    """Builds the tables of a model on one device; see `build_embeddings`."""
+    return build_embeddings(
+        config.embedding_type,
+        table_sizes,
+        config.row_dim,
+        config.hash_indices,
+        config.embedding_storage,
+        init_std=config.embedding_init,
+        draws=draws,
+    )
 
 
 def sum_of_losses(logits: Tensor, labels: Tensor, num_samples: int | None = None) -> Tensor:

@@ -7,7 +7,7 @@ placement of the tables.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,18 @@ def row_shards(model: DlrmNetwork[LookupsT]) -> dict[str, RowShard]:
     }
 
 
-def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
+def load_model(
+    checkpoint: Checkpoint,
+    model: DlrmNetwork[LookupsT],
+    stored_rows: Sequence[int] | None = None,
+) -> None:
     """Loads the weights of an opened checkpoint into a model.
+
+    Args:
+        checkpoint: the checkpoint.
+        model: the model to change.
+        stored_rows: rows of each table in the checkpoint, if tables have grown since; their later
+            rows stay as they are.
 
     Raises:
         CheckpointError: a file is missing or damaged, a shape differs, or the checkpoint contains
@@ -75,7 +85,8 @@ def load_model(checkpoint: Checkpoint, model: DlrmNetwork[LookupsT]) -> None:
     checkpoint.copy_into(MLP_GROUP, model.mlp_state())
     for i in embeddings.shards():
         group = table_group(i)
-        shape = (embeddings.table_sizes[i], embeddings.embedding_dim)
+        rows = embeddings.table_sizes if stored_rows is None else stored_rows
+        shape = (rows[i], embeddings.embedding_dim)
         expected = {WEIGHT: torch.empty(shape, dtype=torch.float32, device="meta")}
         stored = checkpoint.tensors_like(group, expected, _ROW_STATE.__contains__)
         load_table(embeddings, i, stored[WEIGHT])

@@ -425,7 +425,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
     Args:
         embeddings: tables to change.
         feature: number of the feature.
-        values: [table size, D] floating point, the whole table.
+        values: [rows, D] floating point, the whole table, or its first rows.
     """
     shard = embeddings.shards().get(feature)
     if shard is not None:
@@ -433,8 +433,8 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
 
 
 def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
-    """Copies values into the rows of a shard."""
-    shard.view(embeddings.stored_tables()).copy_(values)
+    """Copies values into the first rows of a shard."""
+    shard.view(embeddings.stored_tables())[: len(values)].copy_(values)
 
 
 def _from_sparse(table: int, gradient: Tensor) -> RowGradients:

@@ -45,7 +45,12 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
                 log.begin(opened.recipe.config.to_dict())
                 log.record((), opened.recipe.predict())
         return
-    result = execute(config.run.mode, DlrmRecipe.open, config, program.print_with_flags, joined)
+    if config.run.grow:
+        from dlrm.daily import train_days
+
+        result = train_days(config, program.print_with_flags, joined)
+    else:
+        result = execute(config.run.mode, DlrmRecipe.open, config, program.print_with_flags, joined)
     if result is not None:
         program.print_how_to_continue(
             result.reason,

@@ -5,6 +5,8 @@ The groups of tensors are those of `dlrm.model.weights`, each table's with its o
 one group for the dense optimizer. Random draws need no saved state: each step seeds its own.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from dlrm.model.groups import MLP_OPTIMIZER_GROUP, WEIGHT, table_group
@@ -19,6 +21,8 @@ from recsys.train.recipe import SavedState
 
 ROWS = "dataset_rows_fingerprint"
 """Key in a checkpoint's state: the fingerprint of the whole dataset, including its rows."""
+DAYS = "days"
+"""Key in a checkpoint's state: metrics of each day, tested before it was trained on."""
 _OTHER_ROWS = (
     "name the dataset of the run with `dataset`, start a new run with `load_checkpoint_path`, or "
     "add `ignore_fingerprint` to continue anyway"
@@ -55,16 +59,28 @@ def saved_state(
 
 
 def restore_state(
-    checkpoint: Checkpoint, model: DlrmNetwork[LookupsT], step: DlrmTrainStep[LookupsT]
+    checkpoint: Checkpoint,
+    model: DlrmNetwork[LookupsT],
+    step: DlrmTrainStep[LookupsT],
+    stored_rows: Sequence[int] | None = None,
 ) -> None:
     """Restores weights, optimizer states and the number of steps from a checkpoint.
+
+    Args:
+        checkpoint: the checkpoint.
+        model: the model to change.
+        step: its training step.
+        stored_rows: see `load_model`; new rows keep the initial state of the optimizer.
 
     Raises:
         CheckpointError: the checkpoint is damaged or belongs to another model.
     """
-    load_model(checkpoint, model)
+    load_model(checkpoint, model, stored_rows)
     shards = row_shards(model)
+    kept = {table_group(i): rows for i, rows in enumerate(stored_rows or ())}
     for group, tensors in _training_state(model, step).items():
+        if group in kept:
+            tensors = {name: state[: kept[group]] for name, state in tensors.items()}
         checkpoint.copy_into(group, tensors, shards.get(group), WEIGHT.__eq__)
     step.steps = checkpoint.count("step")
 
@@ -91,7 +107,8 @@ def check_position(checkpoint: Checkpoint, batches: int, dataset: str | None) ->
         CheckpointError: the saved position does not occur in epochs of `batches` batches.
     """
     state = LoopState.from_dict(checkpoint.state)
-    if state.batch > batches or state.step != state.epoch * batches + state.batch:
+    of_day = state.step - state.first_step
+    if state.batch > batches or of_day != state.epoch * batches + state.batch:
         raise CheckpointError(
             f"{checkpoint.path}: was saved at step {state.step}, batch {state.batch} of epoch "
             f"{state.epoch}; this does not match epochs of {batches} batches, as {dataset} has; "

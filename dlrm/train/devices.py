@@ -19,8 +19,10 @@ from dlrm.distributed.columns import RankColumns, open_rank_split
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, place_tables
 from dlrm.model.memory import TableRows, trained_memory
-from dlrm.model.network import Dlrm, DlrmNetwork
+from dlrm.model.network import Dlrm, DlrmNetwork, build_tables
 from dlrm.nn.bags import BaggedEmbedding
+from dlrm.nn.embedding import Embeddings
+from dlrm.train.growth import draw_new_rows
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.manifest import CLICKS_KIND
 from recsys.train.memory import require_memory
@@ -53,8 +55,15 @@ def build_model(
     model: DlrmNetwork[Any]
     with device:
         if placement is None:
-            bagged = BaggedEmbedding.of(config.model, spec.table_sizes) if spec.lists else None
-            model = Dlrm(config.model, spec.table_sizes, bagged)
+            tables: Embeddings[Any] | None = None
+            if spec.lists:
+                tables = BaggedEmbedding.of(config.model, spec.table_sizes)
+            elif config.run.grow:
+                tables = build_tables(config.model, spec.table_sizes, draws=False)
+            if config.run.grow:
+                # The networks' values must not depend on how many rows the tables have by now.
+                torch.manual_seed(config.run.seed)
+            model = Dlrm(config.model, spec.table_sizes, tables)
         else:
             torch.manual_seed(config.run.seed + rank)
             has_lists = bool(spec.lists)
@@ -64,6 +73,8 @@ def build_model(
             model.embeddings.start_unknown_at_zero()
         if isinstance(model, DistributedDlrm):
             model.broadcast_replicated()
+    if config.run.grow:
+        draw_new_rows(model.embeddings, dataset, config, [0] * len(names))
     return model
 
 

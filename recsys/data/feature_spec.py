@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from recsys.data import spec_document
+from recsys.data.days import find_days
 from recsys.data.errors import DatasetError
 from recsys.data.spec_document import SplitFiles
 from recsys.files.durable import write_whole_file
@@ -208,6 +209,13 @@ class FeatureSpec:
             return cls.load_yaml(root / SPEC_FILE)
         if (root / MODEL_SIZE_FILE).is_file():
             return cls.load_model_size(root / MODEL_SIZE_FILE, num_numerical)
+        if days := find_days(root):
+            raise DatasetError(
+                f"{root}: is a dataset that grows by a day; name one of its days, such as "
+                f"{days[max(days)]}, or train on all of them with `grow`",
+                setting="grow",
+                path=root,
+            )
         raise DatasetError(
             f"{root}: neither {SPEC_FILE} nor {MODEL_SIZE_FILE} exists; is this the folder of a "
             "prepared dataset? (recsys-recipes prepare clicks makes one from raw logs; for a "

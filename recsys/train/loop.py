@@ -142,7 +142,8 @@ class LoopState:
     """Position and best metric of a run, saved with every checkpoint.
 
     `ended` says why the run had ended when it was saved: `threshold`, `patience`, `max_steps` or
-    `epochs`; empty if it had not.
+    `epochs`; empty if it had not. `first_step` counts the steps before the first one on this
+    dataset: those on the earlier days of a dataset that grows.
     """
 
     step: int = 0
@@ -154,12 +155,15 @@ class LoopState:
     plateaus: int = 0
     evaluation_failed: bool = False
     ended: str = ""
+    first_step: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON, which has no infinity."""
         values = dataclasses.asdict(self)
         if self.best_metric == -math.inf:
             values["best_metric"] = None
+        if not self.first_step:
+            del values["first_step"]
         return values
 
     @classmethod
@@ -171,7 +175,7 @@ class LoopState:
         """
         known: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            value: Any = values.get(field.name)
+            value: Any = values.get(field.name, 0 if field.name == "first_step" else None)
             if value is None and field.name == "best_metric":
                 value = -math.inf
             kinds: tuple[Any, ...] = (int, float) if field.type is float else (field.type,)

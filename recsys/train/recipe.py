@@ -17,6 +17,7 @@ from recsys.train.loop import (
     Evaluation,
     FitResult,
     LoopConfig,
+    LoopState,
     Metric,
     TrainStep,
 )
@@ -130,8 +131,16 @@ class Training(Protocol[BatchT]):
     def saved(self) -> contextlib.AbstractContextManager[SavedState]:
         """Collects the state to save; every process must enter it."""
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: Checkpoint, state: LoopState) -> LoopState:
         """Restores the state of `saved` from a checkpoint.
+
+        Args:
+            checkpoint: checkpoint of this run.
+            state: its position.
+
+        Returns:
+            The position to continue from: `state`, or the start of the next day of a dataset that
+            grows.
 
         Raises:
             CheckpointError: the checkpoint is damaged or of another model.

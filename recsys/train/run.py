@@ -163,7 +163,8 @@ class Run(Generic[BatchT]):
             machine.print_line(training.summary())
             if folder is None:
                 machine.print_line(f"Nothing will be saved without `{config.folder_setting}`")
-            with progress_bar(steps, state.step, processes.is_first) as bar:
+            last = state.first_step + steps
+            with progress_bar(last, state.step, processes.is_first) as bar:
                 loop = self._loop(training, cadence, folder, state, bar)
                 loop.goes_on = goes_on
                 if folder is None and then_test:
@@ -253,7 +254,7 @@ class Run(Generic[BatchT]):
             state = LoopState.from_dict(checkpoint.state)
         except UserError as error:
             raise UserError(f"{latest / MANIFEST_FILE}: {error}") from error
-        training.restore(checkpoint)
+        state = training.restore(checkpoint, state)
         if processes.is_first:
             folder.remove_obsolete()  # left by a run that was killed after saving this one
         self.machine.print_line(f"Resumed from {latest} at step {state.step}")

@@ -180,10 +180,10 @@ static void run(const std::string& text, std::mt19937& random) {
     require(dictionaries.back() != nullptr, "dictionary");
     kept += merged.kept;
     MergeResult grown;
-    require(clicks_merge(slices.data(), slices.size(), limit, 0, 1 << 21,
-                         static_cast<uint32_t>(type), dictionaries.back(), null, null, null,
-                         &progress, &grown) == 0,
-            "merge of a later day");
+    require(
+        clicks_merge(slices.data(), slices.size(), limit, 0, 1 << 21, static_cast<uint32_t>(type),
+                     dictionaries.back(), null, null, null, &progress, &grown) == 0,
+        "merge of a later day");
     require(max_ids != 0 || grown.kept == 0, "known categories get no second id");
   }
 
