@@ -15,8 +15,8 @@ from typing import Any
 from dlrm.config import DlrmConfig
 from dlrm.recipe import DlrmRecipe
 from dlrm.train.checkpoint import DAYS, ROWS
-from recsys.data.days import day_folder, load_history
 from recsys.data.errors import DatasetError
+from recsys.data.growing.days import day_folder, load_history
 from recsys.data.manifest import Manifest
 from recsys.errors import UserError
 from recsys.train.checkpoint import Checkpoint, CheckpointError, named_checkpoint, read_checkpoint

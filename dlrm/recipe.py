@@ -24,6 +24,7 @@ from dlrm.data.synthetic import ensure_synthetic_dataset
 from dlrm.model.network import Dlrm, DlrmNetwork
 from dlrm.model.nvidia_checkpoint import is_nvidia_checkpoint
 from dlrm.model.weights import DlrmCheckpoint
+from dlrm.nn.growing_rows import draw_new_rows, serve_new_rows
 from dlrm.train.baselines.company import Company
 from dlrm.train.baselines.fit_rows import FitRows
 from dlrm.train.checkpoint import (
@@ -38,7 +39,6 @@ from dlrm.train.devices import build_model, build_train_step, open_batches
 from dlrm.train.evaluate import SplitScores, SplitTest, check_auc, score_split, undefined_auc
 from dlrm.train.explain import explain, explanation_lines
 from dlrm.train.graphs import GraphedInference, GraphedTrainStep
-from dlrm.train.growth import draw_new_rows, serve_new_rows
 from dlrm.train.metrics import ClickMetrics
 from dlrm.train.predict import check_predictions_path, predict_split
 from dlrm.train.quantize import quantize
@@ -528,7 +528,8 @@ class DlrmTraining:
         tables, day = recipe.model.embeddings, recipe.dataset.root.name
         serve_new_rows(tables, known)
         metrics = recipe.score("train").metrics
-        draw_new_rows(tables, recipe.dataset, config, known)
+        names, root = recipe.dataset.spec.table_names, recipe.dataset.root
+        draw_new_rows(tables, root, names, known, config.run.seed)
         self.days.append({"day": day, "tested_step": step, **dataclasses.asdict(metrics)})
         recipe.machine.print_line(
             f"{day} before training on it: AUC {metrics.auc:.6f}, log loss "

@@ -38,7 +38,7 @@ class DlrmConfig(Config):
         Config.__post_init__(self)
         if self.precision.quantize != "none":
             self._check_quantization()
-        if self.run.grow:
+        if self.run.grow and self.run.mode == "train":
             self._check_growth()
         for name in ("test_freq", "patience", "auc_threshold"):
             if self.run.test_after > self.run.epochs and getattr(self.run, name) is not None:

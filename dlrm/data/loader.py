@@ -182,7 +182,11 @@ def check_any_batch(num_batches: int, batch_size: int, num_rows: int, subset: fl
         UserError: the epoch has no batch.
     """
     if num_rows == 0:
-        raise UserError("a split of the dataset has no rows; prepare the dataset again")
+        raise UserError(
+            "the split to read has no rows: choose another with `eval_split`, or prepare the "
+            "dataset again with rows for it",
+            setting="eval_split",
+        )
     if num_batches == 0:
         raise NoBatchError(
             f"`batch_size` {batch_size} leaves no whole batch of {num_rows} "

@@ -22,7 +22,7 @@ from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork, build_tables
 from dlrm.nn.bags import BaggedEmbedding
 from dlrm.nn.embedding import Embeddings
-from dlrm.train.growth import draw_new_rows
+from dlrm.nn.growing_rows import draw_new_rows
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.manifest import CLICKS_KIND
 from recsys.train.memory import require_memory
@@ -74,7 +74,8 @@ def build_model(
         if isinstance(model, DistributedDlrm):
             model.broadcast_replicated()
     if config.run.grow:
-        draw_new_rows(model.embeddings, dataset, config, [0] * len(names))
+        none_known = [0] * len(names)
+        draw_new_rows(model.embeddings, dataset.root, names, none_known, config.run.seed)
     return model
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import yaml
 
 from recsys.data import spec_document
-from recsys.data.days import find_days
 from recsys.data.errors import DatasetError
+from recsys.data.growing.days import find_days
 from recsys.data.spec_document import SplitFiles
 from recsys.files.durable import write_whole_file
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.nn.keyed_rows import initial_rows
+from dlrm.nn.growing_rows import initial_rows
 from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.job import semantics_of, semantics_of_schema
 from recsys.data.manifest import Manifest

@@ -14,7 +14,7 @@ from preproc.clicks.rules import SPLIT_SETTINGS, SPLITS, ClicksSemantics, Split
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
-from recsys.data.days import day_folder, find_days, load_history
+from recsys.data.growing.days import day_folder, find_days, load_history
 from recsys.data.manifest import Manifest, file_checksum
 
 CHECKSUM = "xxh3_128"

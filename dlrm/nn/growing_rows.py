@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial values of embedding rows that depend on the category, not on when it came.
+"""Rows of tables that grow: initial values that depend on the category, not on when it came.
 
-A row of a table that grows starts with the same values as if the category had been known from the
+A row starts with the same values as if the category had been known from the
 start. Each value is a function of (seed, feature, category, column): outputs of SplitMix64 with a
 state made from the first three. Source: Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", 2014.
 """
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
 from torch import Tensor
+
+from dlrm.nn.embedding import Embeddings
+from recsys.data.growing.categories import category_numbers
+
+INITIAL_STD = 0.01
+"""Standard deviation of new rows by default. It cannot depend on the size of the table, which
+grows."""
 
 _CHUNK_ROWS = 1 << 14
 _BITS = 24
@@ -31,7 +42,7 @@ def initial_rows(
     Args:
         seed: seed of the run.
         feature: name of the categorical feature.
-        categories: [n] number of each category, see `recsys.data.categories`.
+        categories: [n] number of each category, see `recsys.data.growing.categories`.
         width: D, columns of the table.
         std: standard deviation.
 
@@ -66,3 +77,48 @@ def _shifted(z: Tensor, bits: int) -> Tensor:
 def _signed(value: int) -> int:
     """Returns 64 unsigned bits as a signed integer."""
     return value - 2**64 if value >= 2**63 else value
+
+
+@torch.no_grad()
+def serve_new_rows(embeddings: Embeddings[Any], known: Sequence[int]) -> None:
+    """Gives new categories the vector of id 0, as a server does that does not know them.
+
+    Args:
+        embeddings: the tables.
+        known: rows of each table that are kept.
+    """
+    stored = embeddings.stored_tables()
+    for feature, shard in embeddings.shards().items():
+        rows = shard.view(stored)
+        rows[known[feature] :] = rows[0]
+
+
+@torch.no_grad()
+def draw_new_rows(
+    embeddings: Embeddings[Any],
+    dataset: Path,
+    features: Sequence[str],
+    known: Sequence[int],
+    seed: int,
+) -> None:
+    """Draws the rows of categories that are new; the row of id 0 starts at zero.
+
+    Args:
+        embeddings: the tables, with their `init_std`.
+        dataset: folder of the day, with the dictionaries of its ids.
+        features: name of each table.
+        known: rows of each table that are kept.
+        seed: seed of the run.
+    """
+    std = embeddings.init_std or INITIAL_STD
+    stored = embeddings.stored_tables()
+    for feature, shard in embeddings.shards().items():
+        ids, first = embeddings.table_sizes[feature], known[feature]
+        if first == ids:
+            continue
+        rows = shard.view(stored)
+        if first == 0:
+            rows[0].zero_()
+            first = 1
+        numbers = category_numbers(dataset, feature, ids)[first - 1 :]
+        rows[first:] = initial_rows(seed, features[feature], numbers, embeddings.embedding_dim, std)
