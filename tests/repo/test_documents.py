@@ -130,7 +130,7 @@ def test_the_files_that_a_document_names_exist(document):
 
 WRITING = {
     *("output", "save_checkpoint_path", "export_root", "report", "predictions", "perf_input"),
-    *("folder", "log_path", "work-dir"),
+    *("folder", "log_path", "work-dir", "extend"),
 }
 """Flags that name what a program writes; --repository is what `deploy` writes."""
 
