@@ -9,6 +9,8 @@ from pathlib import Path
 
 from absl import flags
 
+from preproc.files.days import next_day
+from preproc.files.errors import PreprocError
 from preproc.files.progress import ProgressReporter
 from preproc.files.quarantine import QUARANTINE_FILE
 from preproc.files.remote import STANDARD_INPUT, is_remote, local_copy
@@ -77,3 +79,20 @@ def local_input(
             folder.rmdir()  # it is empty if nothing was copied
         raise
     shutil.rmtree(folder)
+
+
+def begin_day(values: flags.FlagValues) -> Path | None:
+    """Sets `output` to the next day of `extend`; returns the folder of the last day, if any.
+
+    Raises:
+        PreprocError: a flag that cannot be combined with `extend` is given.
+    """
+    for name in ("output", "dictionaries", "overwrite"):
+        if values[name].present and values[name].value:
+            raise PreprocError(
+                f"`extend` {values.extend} adds a day to this folder; drop `{name}`",
+                settings=("extend", name),
+            )
+    day, last = next_day(Path(values.extend))
+    values["output"].value = str(day)
+    return last

@@ -22,6 +22,7 @@ def prepare(
     kcore: Literal["iterated", "once"] = ...,
     split: str | Path = ...,
     dictionaries: str | Path = ...,
+    extend: str | Path = ...,
     max_bad_fraction: float = ...,
     titles: str | Path = ...,
     progress: Literal["auto", "bar", "json", "none"] = ...,
@@ -57,6 +58,9 @@ def prepare(
             from the moment on that has this fraction of the interactions before it).
         dictionaries: Dataset whose item ids to use, for a model that was trained on it; rows of
             other items are left out.
+        extend: Folder of a dataset that grows by a day: `input` becomes its next day, day_0000
+            first, with the histories of all days so far. Item ids never move, and new items get the
+            ids behind them. The first day sets filters and split. Replaces `output`.
         max_bad_fraction: Fraction of rows that may be malformed; they are written to quarantine.csv
             instead. With 0 the first one stops the run.
         titles: File of readable item titles: u.item, movies.dat or movies.csv of MovieLens; auto

@@ -20,7 +20,7 @@ from absl import flags
 from preproc import command
 from preproc.clicks import pipeline as clicks_pipeline
 from preproc.clicks.applied import semantics_of_dataset
-from preproc.clicks.growth.days import all_for_training, next_day, semantics_of_day
+from preproc.clicks.growth.days import all_for_training, semantics_of_day
 from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, semantics_of_schema
 from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.draft.infer import infer_schema
@@ -110,23 +110,6 @@ def _parse_setting(field: dataclasses.Field[Any], text: str) -> object:
     return values if is_tuple else values[0]
 
 
-def _begin_day(values: flags.FlagValues) -> Path | None:
-    """Sets `output` to the next day of `extend`; returns the folder of the last day, if any.
-
-    Raises:
-        PreprocError: a flag that cannot be combined with `extend` is given.
-    """
-    for name in ("output", "dictionaries", "overwrite"):
-        if values[name].present and values[name].value:
-            raise PreprocError(
-                f"`extend` {values.extend} adds a day to this folder; drop `{name}`",
-                settings=("extend", name),
-            )
-    day, last = next_day(Path(values.extend))
-    values["output"].value = str(day)
-    return last
-
-
 def _semantics(sources: Mapping[str, Any], overrides: dict[str, Any]) -> ClicksSemantics:
     """Returns the rules from the one source that was given: a schema, a dataset or a preset."""
     if len(sources) > 1:
@@ -147,7 +130,7 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
     Raises:
         UserError: the value of a flag is not allowed.
     """
-    last = _begin_day(values) if values.extend else None
+    last = command.begin_day(values) if values.extend else None
     given, _ = values_from_flags(values, _FROM_FLAGS)
     texts = {field: values[field.name].value for field in declared(ClicksSemantics)}
     overrides: dict[str, Any] = {

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult
-from preproc.clicks.growth.days import CHECKSUM
 from preproc.clicks.layouts.lists import take_lists
 from preproc.clicks.layouts.npy import write_days
 from preproc.clicks.layouts.torchrec import dataset_spec, write_wide
 from preproc.clicks.rules import Split
 from preproc.clicks.shuffle import ColumnFile, shuffle_columns
+from preproc.files.days import CHECKSUM
 from preproc.files.workspace import link_files
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.list_columns import OFFSET, ListFiles

@@ -26,7 +26,7 @@ MARKERS = (MODEL_SIZE_FILE, SPEC_FILE, MANIFEST_FILE)
 """Files that mark a folder as a dataset."""
 
 WORK_INSIDE, STAGING_INSIDE = ".preproc-work", ".preproc-staging"
-FOLDERS = ("train", "validation", "test", "dictionaries", "parquet", "npy", "sequences")
+FOLDERS = ("train", "validation", "test", "dictionaries", "parquet", "npy", "sequences", "rows")
 
 _COMPLETE, _OLD = "complete", "old"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2

@@ -8,8 +8,10 @@ from pathlib import Path
 from absl import flags
 
 from preproc import command
+from preproc.files.days import refuse_rules
 from preproc.files.input_file import PLAIN_OR_COMPRESSED
 from preproc.ratings import pipeline as ratings_pipeline
+from preproc.ratings.growth import RULES, rules_of_day
 from preproc.ratings.header import NAMED
 from preproc.ratings.job import AMAZON, SECTIONS, RatingsJob, RatingsSource
 from preproc.spark.settings import SparkSettings
@@ -52,7 +54,11 @@ def define_flags(source: RatingsSource) -> flags.FlagValues:
 
 def job_from_flags(source: RatingsSource, values: flags.FlagValues) -> RatingsJob:
     """Reads the settings of a run from parsed flags."""
-    given, _ = values_from_flags(values, SECTIONS)
+    last = command.begin_day(values) if values.extend else None
+    given, explicit = values_from_flags(values, SECTIONS)
+    if last is not None:
+        refuse_rules(last, explicit & {*RULES})
+        given |= rules_of_day(last)
     spark = section_from_dict(SparkSettings, given)
     job = section_from_dict(RatingsJob, given | {"source": source, "spark": spark})
     refuse_unused(values, given, SECTIONS)

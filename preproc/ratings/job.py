@@ -125,6 +125,12 @@ class RatingsJob:
         "Dataset whose item ids to use, for a model that was trained on it; rows of other items "
         "are left out.",
     )
+    extend: Path | None = setting(
+        None,
+        "Folder of a dataset that grows by a day: `input` becomes its next day, day_0000 first, "
+        "with the histories of all days so far. Item ids never move, and new items get the ids "
+        "behind them. The first day sets filters and split. Replaces `output`.",
+    )
     max_bad_fraction: float = setting(
         0.0,
         "Fraction of rows that may be malformed; they are written to "

@@ -3,10 +3,12 @@
 
 import collections
 import importlib
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
 
+from preproc.files.days import refuse_known
 from preproc.files.disk import DiskNeeds
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
@@ -16,12 +18,13 @@ from preproc.files.raw.parts import files_text
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import RatingsFormat
+from preproc.ratings.growth import Growth, both
 from preproc.ratings.header import unread_times
 from preproc.ratings.input import detect_format, find_files, lists_as_items
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
-from preproc.ratings.read import CHUNK_BYTES, read_ratings
-from preproc.ratings.stages import Filtered, OpenRows, run_stages
+from preproc.ratings.read import CHUNK_BYTES, Sink, read_ratings
+from preproc.ratings.stages import EngineRows, Filtered, OpenRows, run_stages
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
 from recsys.data.sequences.files import write_sequences
@@ -45,6 +48,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     job = job.resolve(layout)
     titles = titles_of(job, files[0], layout)
     known = None if job.dictionaries is None else KnownItems.of(job.dictionaries)
+    growth = None if job.extend is None else _grown(job, files)
     num_rows = sum(file.text_bytes for file in files) / row_bytes
     needs = DiskNeeds(
         {job.output: num_rows * _OUTPUT_ROW_BYTES}, num_rows, "or choose `output` on another disk"
@@ -59,32 +63,22 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         open_rows: OpenRows = importlib.import_module(ENGINES[job.engine]).open_rows
         with open_rows(job, workspace.root, reporter) as rows:
             keep = () if known is None else (known.keep,)
-            read = read_ratings(job, files, layout, reporter, chunk_bytes, rows.add, *keep)
+            add = rows.add if growth is None else _after_earlier_days(growth, layout, rows)
+            read = read_ratings(job, files, layout, reporter, chunk_bytes, add, *keep)
+            read.num_rows += 0 if growth is None else growth.num_earlier
             for file in files:
                 file.check_unchanged()
             filtered = run_stages(job, rows, read, reporter)
-        if known is not None:
-            filtered = known.number(filtered)
-            left_out = f"left out {known.num_left_out:,} rows of items that `dictionaries` lacks"
-            reporter.note(left_out)
-        if job.quantile is not None:
-            filtered = hold_out(
-                filtered,
-                job.quantile,
-                real_times=layout.real_times,
-                keep_numbers=known is not None,
-            )
-            counts = filtered.statistics
-            reporter.note(
-                f"cut at {counts['cut']}: {counts['before_cut']:,} interactions before; "
-                f"{counts['cold_users']:,} users and {counts['cold_items']:,} items are cold"
-            )
+        filtered = _numbered(job, layout, filtered, known, growth, reporter)
         dataset = workspace.staging_dir("sequences") / "dataset"
         shutil.rmtree(dataset, ignore_errors=True)  # left by a run that was killed
         dataset.mkdir()
         write_sequences(dataset, filtered.sequences, filtered.users, filtered.items)
         if titles is not None:
-            _write_titles(dataset, titles, filtered, reporter)
+            earlier = [] if growth is None else growth.titles()
+            _write_titles(dataset, titles, filtered, earlier, reporter)
+        if growth is not None:
+            growth.write(dataset, layout)
         if read.rejected:
             write_quarantine(dataset / QUARANTINE_FILE, read.rejected)
         semantics = _semantics(job, layout.name, layout.read_columns)
@@ -96,11 +90,62 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         ]
         if titles is not None:
             sources.append(_source(titles.file, len(titles.by_raw_id), 0))
-        _save_manifest(dataset, rows.engine, semantics, sources, read.rejected, filtered)
+        history = [] if growth is None else growth.history
+        _save_manifest(dataset, rows.engine, semantics, sources, read.rejected, filtered, history)
         for file in [*files, *([] if titles is None else [titles.file])]:
             file.check_unchanged()  # the manifest now has its checksum
         workspace.publish(dataset, reporter.note)
     return job.output
+
+
+def _after_earlier_days(growth: Growth, layout: RatingsFormat, rows: EngineRows) -> Sink:
+    """Adds the rows of earlier days; returns the sink for those of the new one."""
+    for earlier in growth.earlier_rows(layout):
+        rows.add(earlier)
+    return both(growth.keep, rows.add)
+
+
+def _numbered(
+    job: RatingsJob,
+    layout: RatingsFormat,
+    filtered: Filtered,
+    known: KnownItems | None,
+    growth: Growth | None,
+    reporter: ProgressReporter,
+) -> Filtered:
+    """Numbers the items like other datasets, and holds out those after a cut in time."""
+    if known is not None:
+        filtered = known.number(filtered)
+        left_out = f"left out {known.num_left_out:,} rows of items that `dictionaries` lacks"
+        reporter.note(left_out)
+    if growth is not None:
+        filtered = growth.number(filtered)
+    if job.quantile is not None:
+        filtered = hold_out(
+            filtered,
+            job.quantile,
+            real_times=layout.real_times,
+            keep_numbers=known is not None or growth is not None,
+        )
+        counts = filtered.statistics
+        reporter.note(
+            f"cut at {counts['cut']}: {counts['before_cut']:,} interactions before; "
+            f"{counts['cold_users']:,} users and {counts['cold_items']:,} items are cold"
+        )
+    return filtered
+
+
+def _grown(job: RatingsJob, files: tuple[InputFile, ...]) -> Growth:
+    """Returns the days that a job adds to.
+
+    Raises:
+        UserError: they cannot be extended, or have read one of the files.
+    """
+    assert job.extend is not None
+    growth = Growth.of(job.extend)
+    checksums = {file.path: file_checksum(file.path) for file in files}
+    refuse_known(job.extend, checksums, growth.history)
+    return growth
 
 
 def _report_input(
@@ -143,14 +188,21 @@ def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[s
 
 
 def _write_titles(
-    dataset: Path, titles: Titles, filtered: Filtered, reporter: ProgressReporter
+    dataset: Path,
+    titles: Titles,
+    filtered: Filtered,
+    earlier: list[str],
+    reporter: ProgressReporter,
 ) -> None:
     """Writes the titles of the items that passed the filters.
+
+    The first items may have `earlier` titles, of the day before.
 
     Raises:
         PreprocError: none of the items has a title.
     """
-    chosen = titles.of(filtered.items.raw.to_pylist())
+    found = titles.of(filtered.items.raw.to_pylist())
+    chosen = [new or old for new, old in itertools.zip_longest(found, earlier, fillvalue="")]
     if not any(chosen):
         raise PreprocError(
             f"{titles.file.path}: has no title for any item of the ratings; name the right file, "
@@ -168,6 +220,7 @@ def _save_manifest(
     sources: list[dict[str, Any]],
     rejected: list[RejectedRow],
     filtered: Filtered,
+    history: list[dict[str, Any]],
 ) -> None:
     files = Manifest.describe_files(dataset)
     Manifest(
@@ -182,6 +235,7 @@ def _save_manifest(
         files=files,
         fingerprint=fingerprint(files),
         statistics=filtered.statistics,
+        history=history,
     ).save(dataset)
 
 

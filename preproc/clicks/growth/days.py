@@ -11,14 +11,11 @@ from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.growth.rare_counts import MOST_COUNTED
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import SPLIT_SETTINGS, SPLITS, ClicksSemantics, Split
+from preproc.files.days import history_of, refuse_known, refuse_rules
 from preproc.files.errors import PreprocError
 from preproc.files.input_file import InputFile
 from preproc.files.progress import ProgressReporter
-from recsys.data.growing.days import day_folder, find_days, load_history
 from recsys.data.manifest import Manifest, file_checksum
-
-CHECKSUM = "xxh3_128"
-"""Key of a source file in the manifest of a growing dataset: the checksum of the file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +50,6 @@ class Growth:
         )
 
 
-def next_day(folder: Path) -> tuple[Path, Path | None]:
-    """Returns the folder of the next day, and that of the last one; None if there is none yet."""
-    days = find_days(folder)
-    last = max(days, default=-1)
-    return day_folder(folder, last + 1), days.get(last)
-
-
 def all_for_training(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a first day: without a split of its own, all rows are for training.
 
@@ -80,12 +70,7 @@ def semantics_of_day(last: Path, given: Mapping[str, object]) -> ClicksSemantics
     Raises:
         PreprocError: a setting would change the rules.
     """
-    if given:
-        names = ", ".join(f"`{name}`" for name in sorted(given))
-        raise PreprocError(
-            f"`extend` {last.parent}: its first day set the rules; drop {names}",
-            settings=("extend", *sorted(given)),
-        )
+    refuse_rules(last, given)
     return ClicksSemantics(**rules_of_dataset(last))
 
 
@@ -107,26 +92,21 @@ def growth_of(
                 "as the counts of rare categories go",
                 settings=("extend", "frequency_limit"),
             )
-    manifests = load_history(job.extend)
+    history = history_of(job.extend)
     checksums = _checksums(inputs, reporter)
-    if not manifests:
+    if not history:
         return Growth(known=None, history=[], checksums=checksums, filled=())
-    number, manifest = max(manifests.items())
-    last = day_folder(job.extend, number)
-    history = [*manifest.history, _record(last, manifest)]
-    _refuse_known(job, inputs, checksums, history)
-    filled: list[Split] = [split for split in SPLITS if manifest.rows.get(split)]
+    paths = (file.path for file in inputs)
+    refuse_known(job.extend, dict(zip(paths, checksums, strict=True)), history)
+    last = job.extend / history[-1]["name"]
+    rows = Manifest.load(last).rows
+    filled: list[Split] = [split for split in SPLITS if rows.get(split)]
     return Growth(
         known=dictionaries_of_dataset(last, has_counts=True),
         history=history,
         checksums=checksums,
         filled=tuple(filled),
     )
-
-
-def _record(day: Path, manifest: Manifest) -> dict[str, Any]:
-    sources = [file[CHECKSUM] for file in manifest.source_files if CHECKSUM in file]
-    return {"name": day.name, "fingerprint": manifest.fingerprint, "sources": sources}
 
 
 def _checksums(inputs: Sequence[InputFile], reporter: ProgressReporter) -> tuple[str, ...]:
@@ -137,20 +117,3 @@ def _checksums(inputs: Sequence[InputFile], reporter: ProgressReporter) -> tuple
             checksums.append(file_checksum(file.path))
             done += file.size
     return tuple(checksums)
-
-
-def _refuse_known(
-    job: ClicksJob,
-    inputs: Sequence[InputFile],
-    checksums: Sequence[str],
-    history: Sequence[Mapping[str, Any]],
-) -> None:
-    days = {checksum: day["name"] for day in history for checksum in day["sources"]}
-    for file, checksum in zip(inputs, checksums, strict=True):
-        if checksum in days:
-            raise PreprocError(
-                f"`input` {file.path}: is already part of `extend` {job.extend}, as "
-                f"{days[checksum]} (same checksum); give another day",
-                settings=("input", "extend"),
-                path=file.path,
-            )

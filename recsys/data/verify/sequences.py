@@ -72,7 +72,8 @@ def check_sequences(root: Path, manifest: Manifest | None, findings: Findings) -
         return
     order = order_raw_ids(items.raw)
     order = order[np.argsort(-counts[order], kind="stable")]
-    order = np.arange(len(items)) if DICTIONARIES in semantics else order  # of another dataset
+    if DICTIONARIES in semantics or (manifest is not None and manifest.history):
+        order = np.arange(len(items))  # that of another dataset, or of the days before
     met = np.bincount(sequences.items, minlength=len(items) + 1)[1:]
     _check_map(root / ITEM_MAP_FILE, items, met, order, findings)
     if manifest is None:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from preproc.clicks.engines.native import run as clicks_native
 from preproc.clicks.engines.native.units import NativeSettings
-from preproc.clicks.growth.days import next_day, semantics_of_day
+from preproc.clicks.growth.days import semantics_of_day
 from preproc.clicks.job import ClicksJob, semantics_of
 from preproc.clicks.pipeline import prepare
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
+from preproc.files.days import next_day
 from recsys.data.manifest import Manifest
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -142,7 +142,7 @@ def dataset_of(folder: Path, text: str, schema: dict[str, Any]) -> tuple[object,
     count = len(rows.label) if semantics.dictionary_days == "all" else int((rows.split == 0).sum())
     semantics = semantics.with_edges(find_edges(rows, count, semantics))
     add_bins(rows, semantics)
-    dictionaries = build_dictionaries(rows, count, semantics)
+    dictionaries, _ = build_dictionaries(rows, count, semantics)
     columns = encode(rows, dictionaries, semantics)
     spec = semantics.feature_spec(tuple(len(keys) + 1 for keys in dictionaries))
     return (
