@@ -36,7 +36,7 @@ _REAL_TIMES = b"times"
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class Growth:
+class RatingsSoFar:
     """What a day of ratings adds to.
 
     Attributes:
@@ -55,7 +55,7 @@ class Growth:
     _pending: list[pa.Table] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, folder: Path) -> "Growth":
+    def of(cls, folder: Path) -> "RatingsSoFar":
         """Reads the days so far.
 
         Raises:

@@ -18,7 +18,7 @@ from preproc.files.raw.parts import files_text
 from preproc.files.workspace import Workspace, check_output
 from preproc.ratings.engines import ENGINES
 from preproc.ratings.format import RatingsFormat
-from preproc.ratings.growth import Growth, both
+from preproc.ratings.growth import RatingsSoFar, both
 from preproc.ratings.header import unread_times
 from preproc.ratings.input import detect_format, find_files, lists_as_items
 from preproc.ratings.job import RatingsJob
@@ -98,7 +98,7 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
     return job.output
 
 
-def _after_earlier_days(growth: Growth, layout: RatingsFormat, rows: EngineRows) -> Sink:
+def _after_earlier_days(growth: RatingsSoFar, layout: RatingsFormat, rows: EngineRows) -> Sink:
     """Adds the rows of earlier days; returns the sink for those of the new one."""
     for earlier in growth.earlier_rows(layout):
         rows.add(earlier)
@@ -110,7 +110,7 @@ def _numbered(
     layout: RatingsFormat,
     filtered: Filtered,
     known: KnownItems | None,
-    growth: Growth | None,
+    growth: RatingsSoFar | None,
     reporter: ProgressReporter,
 ) -> Filtered:
     """Numbers the items like other datasets, and holds out those after a cut in time."""
@@ -135,14 +135,14 @@ def _numbered(
     return filtered
 
 
-def _grown(job: RatingsJob, files: tuple[InputFile, ...]) -> Growth:
+def _grown(job: RatingsJob, files: tuple[InputFile, ...]) -> RatingsSoFar:
     """Returns the days that a job adds to.
 
     Raises:
         UserError: they cannot be extended, or have read one of the files.
     """
     assert job.extend is not None
-    growth = Growth.of(job.extend)
+    growth = RatingsSoFar.of(job.extend)
     checksums = {file.path: file_checksum(file.path) for file in files}
     refuse_known(job.extend, checksums, growth.history)
     return growth
