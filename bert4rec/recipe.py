@@ -164,14 +164,18 @@ class Bert4RecRecipe:
     def load(self) -> None:
         """Copies the weights of `load_checkpoint_path`, if it is set, into the model.
 
-        A training run keeps its own adapters. In the other modes, `popularity_correction` may
-        differ from that of the training: the scores change as if the model had been trained with
-        it.
+        A training run on a later day of the checkpoint's dataset starts with the weights of that
+        day, and draws the vectors of items that are new since. It keeps its own adapters.
+
+        In the other modes, `popularity_correction` may differ from that of the training: the scores
+        change as if the model had been trained with it.
         """
         if self.loaded is None or self.config.run.load_checkpoint_path is None:
             return
-        self._check_dataset(self.loaded, new_users=True)
-        if self.config.run.mode == "train":
+        is_training = self.config.run.mode == "train"
+        if not (is_training and self.dataset.follows(self.loaded.origin)):
+            self._check_dataset(self.loaded, new_users=True)
+        if is_training:
             self.loaded.load_base_into(self.model)
             return
         self.loaded.load_into(self.model)

@@ -36,7 +36,7 @@ __all__ = ["prepare", "recommend", "test", "train"]
 
 def prepare(
     table: Any,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     columns: str | Mapping[str, str] = "auto",
     **settings: Any,
@@ -45,7 +45,7 @@ def prepare(
 
     Args:
         table: a path or a table.
-        output: folder to create.
+        output: folder to create; left out with `extend`, which adds a day to a growing dataset.
         columns: roles and column names, such as {"user": "customer", "item": "sku"}, and also
             "rating" and "timestamp" if the table has them; or the same as text,
             "user=customer,item=sku". "auto" recognises columns by their names. Without a timestamp,
@@ -70,7 +70,9 @@ def prepare(
         columns = joined(f"{column}={name}" for column, name in columns.items())
     with file_of(table) as path:
         known = command.define_flags(MOVIELENS)
-        values = parsed_flags(known, input=path, output=output, columns=columns, **settings)
+        if output is not None:
+            settings["output"] = output
+        values = parsed_flags(known, input=path, columns=columns, **settings)
         return pipeline.prepare(command.job_from_flags(MOVIELENS, values))
 
 

@@ -11,7 +11,7 @@ __all__ = ["prepare", "recommend", "test", "train"]
 
 def prepare(
     table: Any,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     columns: str | Mapping[str, str] = "auto",
     format: str | Path = ...,
@@ -40,7 +40,7 @@ def prepare(
 
     Args:
         table: a path or a table.
-        output: folder to create.
+        output: folder to create; left out with `extend`, which adds a day to a growing dataset.
         columns: roles and column names, such as {"user": "customer", "item": "sku"}, and also
             "rating" and "timestamp" if the table has them; or the same as text,
             "user=customer,item=sku". "auto" recognises columns by their names. Without a timestamp,

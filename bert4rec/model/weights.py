@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a model from a checkpoint, and merges adapters into layers."""
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from bert4rec.config import AdapterConfig, ModelConfig, ObjectiveConfig
@@ -19,6 +21,8 @@ from recsys.train.origin import Origin
 logger = logging.getLogger(__name__)
 
 MODEL_GROUP, OPTIMIZER_GROUP, ITEM_OPTIMIZER_GROUP = "model", "optimizer", "item_optimizer"
+TABLE, HEAD_WEIGHT, HEAD_BIAS = "embedding.items", "head.weight", "head.bias"
+"""Parameters with a row for each item."""
 NUM_ITEMS = "num_items"
 """Key of the number of items in the state of a checkpoint."""
 
@@ -104,6 +108,8 @@ class Bert4RecCheckpoint:
     def load_base_into(self, model: Bert4Rec) -> None:
         """Copies the weights into a model's frozen layers, and merges the checkpoint's adapters.
 
+        The model may have more items: those after the checkpoint's keep their values.
+
         Raises:
             CheckpointError: the weights are damaged, a shape differs, or the adapters depend on
                 the history.
@@ -118,6 +124,11 @@ class Bert4RecCheckpoint:
                 path=self.path,
             )
         logger.info("Loading %s", self.path)
+        with _rows_of_items(plain, self.num_items, model.num_items):
+            self._copy_plain(plain)
+
+    def _copy_plain(self, plain: dict[str, Tensor]) -> None:
+        """Copies the weights without adapters, and merges the checkpoint's."""
         stored = self.checkpoint
         stored.copy_into(MODEL_GROUP, plain, left_out=lambda name: name.startswith(ADAPTERS))
         if self.adapter.adapter != "none":
@@ -140,6 +151,30 @@ class Bert4RecCheckpoint:
     def open_model(self) -> TrainedBert4Rec:
         """Returns the model of `load` for scoring, without packed items."""
         return TrainedBert4Rec(self.load(), self.causal)
+
+
+@contextlib.contextmanager
+def _rows_of_items(plain: dict[str, Tensor], known: int, items: int) -> Iterator[None]:
+    """Replaces the tensors of a larger catalogue by their first rows, to copy into them.
+
+    Args:
+        plain: parameters by name; entries are replaced.
+        known: items of the checkpoint.
+        items: items of the model.
+    """
+    if known >= items:
+        yield
+        return
+    table = plain[TABLE]
+    first_new = table[known + 1].clone()  # the checkpoint has the mask item there
+    plain[TABLE] = table[: known + 2]
+    for name in (HEAD_WEIGHT, HEAD_BIAS):
+        if name in plain:
+            plain[name] = plain[name][:known]
+    yield
+    with torch.no_grad():
+        table[items + 1] = table[known + 1]
+        table[known + 1] = first_new
 
 
 def merged_weights(weights: Mapping[str, Tensor], adapter: AdapterConfig) -> dict[str, Tensor]:

@@ -69,6 +69,11 @@ class OpenedHistories:
         """Fingerprint of the manifest; "random" for `random`, which its settings determine."""
         return "random" if self.manifest is None else self.manifest.fingerprint
 
+    def follows(self, trained_on: Origin) -> bool:
+        """Returns True if this is a later day of the dataset that a model was trained on."""
+        history = [] if self.manifest is None else self.manifest.history
+        return trained_on.fingerprint in {day["fingerprint"] for day in history}
+
     def check_model(
         self,
         checkpoint: Path,
