@@ -56,6 +56,12 @@ def check_dataset_of(stored: StoredClicks, data: DataConfig, *, ignore_fingerpri
     stored.check_dataset(now, str(data.dataset), ignore_fingerprint=ignore_fingerprint)
 
 
+def has_rows(data: DataConfig) -> bool:
+    """Returns False if the manifest says that `eval_split` is empty, as on most days."""
+    manifest = OpenedDataset.open(data, 0).manifest
+    return manifest is None or manifest.rows.get(data.eval_split) != 0
+
+
 def read_requests(
     data: DataConfig, signature: Signature, batch_size: int, *, check_ids: bool = True
 ) -> Iterator[tuple[Batch[Any], Arrays]]:

@@ -9,8 +9,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from preproc.clicks.growth.rare_counts import key_of_category
 from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
-from preproc.clicks.serving.feature_file import key_of_category
 from preproc.synthetic.model import Integers, PlantedModel, zipf_ranks
 
 # Distinct values per column of the Kaggle log, and Zipf exponents that give about as many

@@ -19,6 +19,8 @@ from recsys.serve.signature import Signature
 
 DEPLOYMENT_FILE = "deployment.json"
 WEIGHTS_FILE = "weights.safetensors"
+FEATURE_FILE = "features.bin"
+"""File with the rules and dictionaries of raw rows."""
 FORMAT = "recsys-recipes deployment"
 FORMAT_VERSION = 2
 

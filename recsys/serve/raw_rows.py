@@ -12,6 +12,7 @@ import torch
 
 from recsys.errors import BadRowError
 from recsys.serve.client.requests import Arrays, BadRequestError, check_arrays
+from recsys.serve.manifest import FEATURE_FILE
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import (
     FEATURES,
@@ -19,10 +20,6 @@ from recsys.serve.signature import (
     LINE,
     Signature,
 )
-
-FEATURE_FILE = "features.bin"
-"""File of a version that holds the rules and dictionaries of its dataset."""
-
 
 Features = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 """([B, M] numerical features, [B, S] ids, factors of list ids), the inputs `FEATURES`."""

@@ -8,6 +8,7 @@ previous deployment, unless a flag changes them. Without a checkpoint:
 
     recsys-recipes deploy --repository /models --rollback
     recsys-recipes deploy --repository /models --version_policy specific:2
+    recsys-recipes deploy --repository /models --apply changes.delta
 
 docs/deployment.md describes every flag.
 """
@@ -64,6 +65,14 @@ class DeployerOptions:
         None, "Folder of a checkpoint, or of a run; without it, flags change the serving settings"
     )
     rollback: bool = setting(False, "Serve the previous version, and deploy nothing")
+    delta: Path | None = setting(
+        None,
+        "Also write what changed since the previous version to this file, for --apply on the hosts "
+        "that serve",
+    )
+    apply: Path | None = setting(
+        None, "Add the version that a file of --delta describes, and deploy no checkpoint"
+    )
     target: Literal["bundled", "container"] = setting(
         "bundled",
         "The server: that of the package nvidia-pytriton, which has only the backends python and "
@@ -156,6 +165,13 @@ def run(flag_values: flags.FlagValues) -> None:
             f"{name}: version {joined(was)} -> {joined(now)}, until the next deployment or "
             "`version_policy`"
         )
+    elif values["apply"] is not None:
+        if given - {"apply", "repository", "name"}:
+            raise UserError(
+                "`apply` takes only `repository` and `name`",
+                settings=("apply", "repository", "name"),
+            )
+        _apply(values["apply"], repository, values["name"])
     elif values["checkpoint"] is not None:
         require_checkpoint(values["checkpoint"], "checkpoint")
         model = model_of(values["checkpoint"])
@@ -176,6 +192,15 @@ def run(flag_values: flags.FlagValues) -> None:
         program.print_line(f"{name}: serves version {joined(served)}")
     else:
         raise UserError("`checkpoint` is needed (--help shows all flags)", setting="checkpoint")
+
+
+def _apply(delta: Path, repository: ModelRepository, name: str | None) -> None:
+    """Adds the version that a delta describes; servers see it once it is complete."""
+    from recsys.serve.delta import add_version
+    from recsys_recipes.serving.grown_files import GROWN
+
+    folder = add_version(delta, repository, only_model(repository, name), GROWN)
+    program.print_line(f"Applied {delta} as {folder}")
 
 
 def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -234,7 +259,7 @@ def _deploy(
     """Deploys a checkpoint and compares the deployed version with it."""
     # Imported late: torch takes seconds, and a typo is refused before.
     from dlrm.serve.export import ClicksExport
-    from dlrm.serve.score import check_dataset_of, score_served_split
+    from dlrm.serve.score import check_dataset_of, has_rows, score_served_split
     from recsys.ratings.export import RatingsExport
 
     name = values["name"] or model.name
@@ -255,6 +280,11 @@ def _deploy(
     def measure(served: "ServedModel") -> dict[str, Any]:
         if not isinstance(export, ClicksExport) or options.dataset is None:
             return {}
+        if not has_rows(options.data):
+            program.print_with_flags(
+                f"Not scored: `split` {options.split} of `dataset` {options.dataset} has no rows"
+            )
+            return {}
         scored = score_served_split(
             options.data,
             served.deployment.signature,
@@ -272,8 +302,24 @@ def _deploy(
         scores = dataclasses.asdict(scored.served) | {"checkpoint_auc": was}
         return {"dataset": options.dataset, "split": options.split} | scores
 
+    earlier = repository.versions(name)[-1:]
+    if options.delta is not None and not earlier:
+        raise UserError(
+            f"`delta` {options.delta}: {name} has no previous version in {repository.root}; deploy "
+            "the first version without it",
+            setting="delta",
+        )
     deployed = deploy(export, settings, measure, repository)
     program.print_line(f"Checked: {deployed.parity}")
+    if options.delta is not None:
+        from recsys.serve.delta import write_delta
+        from recsys_recipes.serving.grown_files import GROWN
+
+        before = deployed.folder.with_name(str(earlier[0]))
+        write_delta(before, deployed.folder, options.delta, GROWN)
+        sizes = sum(file.stat().st_size for file in deployed.folder.iterdir() if file.is_file())
+        share = options.delta.stat().st_size / sizes
+        program.print_line(f"Wrote {options.delta}: {share:.1%} of the version's bytes")
     if settings.quantize != "none" and options.dataset is None:
         program.print_line(
             "To see what 8 bits cost in AUC, add --dataset, a folder of prepared rows"

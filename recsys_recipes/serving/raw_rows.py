@@ -11,8 +11,8 @@ from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.serving.feature_file import NumberType, write_feature_file
 from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import UserError
-from recsys.serve.manifest import Deployment
-from recsys.serve.raw_rows import FEATURE_FILE, ServedRawRows
+from recsys.serve.manifest import FEATURE_FILE, Deployment
+from recsys.serve.raw_rows import ServedRawRows
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature, with_raw_rows
 from recsys.settings import joined

@@ -13,30 +13,20 @@ import torch
 
 from dlrm.nn.growing_rows import initial_rows
 from preproc.clicks.applied import semantics_of_dataset
-from preproc.clicks.job import semantics_of, semantics_of_schema
+from preproc.clicks.job import semantics_of_schema
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.checkpoints import assert_same, latest
 from tests.dlrm.conftest import SMALL_MODEL
+from tests.dlrm.days import ALL_FOR_TRAINING, FIRST, write_logs
 from tests.harness import assert_tells
 from tests.preproc.clicks import schema_log
-from tests.preproc.clicks.rows import extend, good_text, run
+from tests.preproc.clicks.rows import extend, run
 from tests.tools import needs
 
 pytestmark = needs("compiled Criteo kernel")
 
-ALL_FOR_TRAINING = (-1, 0, 0)
-FIRST = semantics_of("dlrm", {"frequency_limit": 1, "split_rows": ALL_FOR_TRAINING})
 BATCH = ("--batch_size=64",)
-
-
-def write_logs(folder: Path, days: int = 3, rows: int = 300) -> list[Path]:
-    """Writes days of a log in which categories come again and new ones are added."""
-    folder.mkdir()
-    for day in range(days):
-        text = good_text(rows, seed=day, vocabulary=40 * (day + 1))
-        (folder / f"log_{day}").write_bytes(text)
-    return sorted(folder.iterdir())
 
 
 def with_final_ids(logs: list[Path], days: Path, output: Path, **settings: object) -> None:

@@ -38,14 +38,14 @@ def read_narrow(path: Path) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint
     """Returns the categories of 32 bits, and the count of each."""
     words = read_words(path)
     keys = (words >> np.uint64(32)).astype(np.uint32)
-    return _category_of_key(keys), words & np.uint64(MOST_COUNTED - 1)
+    return category_of_key(keys), words & np.uint64(MOST_COUNTED - 1)
 
 
 def write_narrow(
     path: Path, categories: npt.NDArray[np.uint32], counts: npt.NDArray[np.uint64]
 ) -> None:
     """Writes categories of 32 bits, each with its count."""
-    words = _key_of_category(categories).astype(np.uint64) << np.uint64(32) | counts
+    words = key_of_category(categories).astype(np.uint64) << np.uint64(32) | counts
     with atomic_file(path) as file:
         file.write(np.sort(words).astype(_WORD).tobytes())
 
@@ -93,15 +93,15 @@ def _padded(length: int) -> int:
     return -(-length // _WORD.itemsize) * _WORD.itemsize
 
 
-def _key_of_category(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+def key_of_category(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """Hashes categories as kernel_choice.h does: the finaliser of MurmurHash3."""
     x = (x ^ x >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     x = (x ^ x >> np.uint32(13)) * np.uint32(0xC2B2AE35)
     return x ^ x >> np.uint32(16)
 
 
-def _category_of_key(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Inverts `_key_of_category`; the factors are the inverses modulo 2**32."""
+def category_of_key(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Inverts `key_of_category`; the factors are the inverses modulo 2**32."""
     x = (x ^ x >> np.uint32(16)) * np.uint32(0x7ED1B41D)
     x = (x ^ x >> np.uint32(13) ^ x >> np.uint32(26)) * np.uint32(0xA5CB9243)
     return x ^ x >> np.uint32(16)

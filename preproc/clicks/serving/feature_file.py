@@ -26,6 +26,7 @@ themselves are compared; they take up to 16 bytes in addition to the key.
 
 import dataclasses
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,12 +36,15 @@ import xxhash
 
 from preproc.clicks.applied import dictionaries_of_dataset, semantics_of_dataset
 from preproc.clicks.dictionaries import Keys
+from preproc.clicks.growth.rare_counts import category_of_key, key_of_category
 from preproc.clicks.kernel.packed_format import packed_format
+from preproc.files.errors import PreprocError
 from preproc.files.workspace import atomic_file
 
 _HEADER = struct.Struct("<8sQQQQ")
 _COLUMN = struct.Struct("<QQQQQQIHH")
 _PADDING = 8
+_MAGIC = b"CLICKSF7"
 
 NumberType = Literal["float16", "float32"]
 """Type of the numbers in a dataset: float16 in split binary, float32 in parquet and npy."""
@@ -61,9 +65,13 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
     semantics = semantics_of_dataset(dataset, {})
     schema = semantics.schema
     dictionaries = dictionaries_of_dataset(dataset)
-    columns = [_Column.of(keys) for keys in dictionaries.load()]
     fields = packed_format(semantics.line_format, semantics)
     has_float16 = numbers == "float16" if schema is None else schema.numbers == "float16"
+    _write(path, fields, dictionaries.load(), has_float16=has_float16)
+
+
+def _write(path: Path, fields: bytes, dictionaries: Sequence[Keys], *, has_float16: bool) -> None:
+    columns = [_Column.of(keys) for keys in dictionaries]
     at = _HEADER.size + len(fields) + len(columns) * _COLUMN.size
     table = []
     for column in columns:
@@ -80,13 +88,109 @@ def write_feature_file(dataset: Path, path: Path, numbers: NumberType) -> None:
                 *(column.bucket_bits, column.remainder_bytes, column.id_bytes),
             )
         )
-    header = _HEADER.pack(b"CLICKSF7", at, has_float16, len(columns), len(fields))
+    header = _HEADER.pack(_MAGIC, at, has_float16, len(columns), len(fields))
     with atomic_file(path) as file:
         file.write(header + fields + b"".join(table))
         for column in columns:
             for array in column.arrays:
                 file.write(array.data)
                 file.write(bytes(_end(file.tell()) - file.tell()))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Contents:
+    """What a feature file was written from."""
+
+    fields: bytes
+    has_float16: bool
+    dictionaries: list[Keys]
+
+
+def _read(path: Path) -> _Contents:
+    """Reads a feature file back."""
+    content = path.read_bytes()
+    magic, _, has_float16, count, size = _HEADER.unpack_from(content)
+    if magic != _MAGIC:
+        raise PreprocError(
+            f"{path}: is not a feature file of this release; deploy again", path=path
+        )
+    at = _HEADER.size + size
+    dictionaries = []
+    for column in range(count):
+        entry = _COLUMN.unpack_from(content, at + column * _COLUMN.size)
+        dictionaries.append(_keys_of(content, *entry))
+    return _Contents(content[_HEADER.size : at], bool(has_float16), dictionaries)
+
+
+def _keys_of(
+    content: bytes,
+    count: int,
+    buckets_at: int,
+    entries_at: int,
+    keys_at: int,
+    keys_bytes: int,
+    ends_at: int,
+    bits: int,
+    remainder_bytes: int,
+    id_bytes: int,
+) -> Keys:
+    """Returns the categories of a column, in id order from 1."""
+    if ends_at:
+        ends = np.frombuffer(content, "<u8", count, ends_at)
+        return Keys("text", np.frombuffer(content, np.uint8, keys_bytes, keys_at), ends)
+    if keys_at:
+        return Keys("int64", np.frombuffer(content, "<i8", count, keys_at))
+    width = remainder_bytes + id_bytes
+    entries = np.frombuffer(content, np.uint8, count * width, entries_at).reshape(count, width)
+    whole = np.zeros((count, 8), np.uint8)
+    whole[:, :width] = entries
+    values = whole.view("<u8").ravel()
+    remainders = values & np.uint64(2 ** (8 * remainder_bytes) - 1)
+    ids = values >> np.uint64(8 * remainder_bytes)
+    begins = np.frombuffer(content, np.uint32, 2**bits + 1, buckets_at)
+    sizes = begins[1:] - begins[:-1]
+    buckets = np.repeat(np.arange(2**bits, dtype=np.uint64), sizes)
+    hashes = buckets << np.uint64(64 - bits) if bits else np.zeros(count, np.uint64)
+    hashes |= remainders << np.uint64(64 - 8 * remainder_bytes) >> np.uint64(bits)
+    categories = np.empty(count, np.uint32)
+    categories[ids.astype(np.int64) - 1] = category_of_key((hashes >> np.uint64(32)).astype("<u4"))
+    return Keys("uint32", categories)
+
+
+def new_categories(earlier: Path, later: Path) -> dict[str, npt.NDArray[Any]] | None:
+    """Returns the categories that a feature file has in addition to an earlier one.
+
+    Returns:
+        Name -> array for `with_categories`; None if the later file has other rules, or other ids
+        for the earlier one's categories.
+    """
+    old, new = _read(earlier), _read(later)
+    same = (old.fields, old.has_float16, len(old.dictionaries))
+    if same != (new.fields, new.has_float16, len(new.dictionaries)):
+        return None
+    added: dict[str, npt.NDArray[Any]] = {}
+    for column, (was, now) in enumerate(zip(old.dictionaries, new.dictionaries, strict=True)):
+        size = len(was.values)
+        if was.type != now.type or not np.array_equal(now.values[:size], was.values):
+            return None
+        added[f"{column}"] = now.values[size:]
+        if was.ends is not None and now.ends is not None:
+            if not np.array_equal(now.ends[: len(was)], was.ends):
+                return None
+            added[f"{column}.ends"] = now.ends[len(was) :]
+    return added
+
+
+def with_categories(earlier: Path, added: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
+    """Writes the later file of `new_categories`, byte for byte."""
+    old = _read(earlier)
+    dictionaries = []
+    for column, keys in enumerate(old.dictionaries):
+        values, ends = np.concatenate([keys.values, added[f"{column}"]]), keys.ends
+        if ends is not None:
+            ends = np.concatenate([ends, added[f"{column}.ends"]])
+        dictionaries.append(Keys(keys.type, values, ends))
+    _write(path, old.fields, dictionaries, has_float16=old.has_float16)
 
 
 def _end(at: int) -> int:
@@ -144,11 +248,3 @@ def _hashes(keys: Keys) -> npt.NDArray[np.uint64]:
         return key_of_category(keys.values).astype("<u8") << np.uint64(32)
     texts = keys if keys.type == "text" else map(bytes, keys.values.reshape(-1, 1).view(np.uint8))
     return np.fromiter(map(xxhash.xxh64_intdigest, texts), "<u8", len(keys))  # type: ignore[arg-type]
-
-
-def key_of_category(categories: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Hashes categories bijectively by the finaliser of MurmurHash3, as in kernel_choice.h."""
-    x = categories.astype(np.uint32)
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> np.uint32(16))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deltas: what changed between two versions makes the later one from the earlier, byte for byte."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from preproc.clicks.job import semantics_of_schema
+from preproc.clicks.serving.feature_file import (
+    new_categories,
+    with_categories,
+    write_feature_file,
+)
+from recsys_recipes.serving import deploy as deploy_program
+from tests import harness
+from tests.dlrm.conftest import DlrmProgram
+from tests.dlrm.days import FIRST, write_logs
+from tests.harness import assert_tells
+from tests.preproc.clicks import schema_log
+from tests.preproc.clicks.rows import extend
+from tests.tools import needs
+
+pytestmark = needs("compiled Criteo kernel")
+
+
+@pytest.fixture(scope="module")
+def generations(tmp_path_factory) -> list[tuple[Path, Path]]:
+    """(dataset, checkpoint) of two days."""
+    root = tmp_path_factory.mktemp("generations")
+    program, made = DlrmProgram(root), []
+    for number, log in enumerate(write_logs(root / "logs", days=2)):
+        extend(root / "days", log, FIRST)
+        flags = ("--grow", "--batch_size=64", *(("--resume",) if number else ()))
+        program.train(root / "days", root / "run", *flags)
+        shutil.copytree(root / "run", root / f"run_{number}")
+        made.append((root / "days" / f"day_{number:04d}", root / f"run_{number}"))
+    return made
+
+
+def deploy(repository: Path, *flags: object, status: int = 0) -> None:
+    """Runs the deployer in this process."""
+    assert harness.call(deploy_program, f"--repository={repository}", *flags) == status
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Returns every file of a folder but Python's caches."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__" and path.name != ".deploy.lock"
+    }
+
+
+KINDS = {
+    "python": ("--backend=python", "--raw"),
+    "native": ("--backend=native", "--raw"),
+    "ids": ("--backend=python",),
+    "int8": ("--backend=python", "--quantize=int8"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def repositories(request, generations, tmp_path) -> tuple[Path, Path, Path]:
+    """(repository with two versions, another with the first one, their delta)."""
+    (first, earlier), (second, later) = generations
+    here, there, delta = tmp_path / "here", tmp_path / "there", tmp_path / "changes"
+    flags = KINDS[request.param]
+    deploy(here, f"--checkpoint={earlier}", f"--dataset={first}", *flags)
+    shutil.copytree(here, there)
+    deploy(here, f"--checkpoint={later}", f"--dataset={second}", f"--delta={delta}")
+    return here, there, delta
+
+
+def test_a_delta_gives_the_later_version(repositories):
+    here, there, delta = repositories
+    deploy(there, f"--apply={delta}")
+    assert files(there) == files(here)
+
+
+@pytest.mark.parametrize("repositories", ["native"], indirect=True)
+def test_deltas_that_are_refused(repositories, capsys, tmp_path):
+    here, there, delta = repositories
+
+    def refused(repository: Path, path: Path, *facts: object) -> None:
+        before = files(repository)
+        deploy(repository, f"--apply={path}", status=2)
+        assert_tells(capsys.readouterr().err, path, *facts)
+        assert files(repository) == before
+
+    refused(here, delta, here / "dlrm" / "2")
+    damaged = tmp_path / "damaged"
+    content = bytearray(delta.read_bytes())
+    content[-5] ^= 1
+    damaged.write_bytes(content)
+    refused(there, damaged)
+    cut = tmp_path / "cut"
+    cut.write_bytes(delta.read_bytes()[:1000])
+    refused(there, cut)
+    other = tmp_path / "other"
+    shutil.copytree(there, other)
+    (other / "dlrm" / "1" / "probe.json").write_text("{}")
+    refused(other, delta)
+    refused(there, there / "dlrm" / "1" / "weights.safetensors")
+    deploy(there, f"--apply={delta}")  # still possible
+
+
+def test_the_first_version_has_no_delta(generations, tmp_path, capsys):
+    _, run = generations[0]
+    flags = (f"--checkpoint={run}", f"--delta={tmp_path / 'delta'}")
+    deploy(tmp_path / "models", *flags, status=2)
+    assert_tells(capsys.readouterr().err, "--delta")
+    assert not (tmp_path / "delta").exists()
+    deploy(tmp_path / "models", f"--apply={tmp_path}", "--backend=native", status=2)
+    assert_tells(capsys.readouterr().err, "--apply", "--repository", "--name")
+
+
+def test_feature_files_grow_by_their_new_categories(tmp_path):
+    """Texts, integers of 64 bits and hexadecimal categories, over several sizes of ids."""
+    schema = schema_log.write_schema(tmp_path, defaults={"frequency_limit": 1})
+    first = semantics_of_schema(schema, {"split_rows": (-1, 0, 0)})
+    made = []
+    for number, count in enumerate((40, 400, 3)):
+        log = tmp_path / f"log_{number}.csv"
+        log.write_bytes(schema_log.text_of(schema_log.rows(count, seed=number)))
+        extend(tmp_path / "days", log, first, schema=schema)
+        made.append(tmp_path / f"features_{number}")
+        write_feature_file(tmp_path / "days" / f"day_{number:04d}", made[-1], "float32")
+    for earlier, later in ((0, 1), (1, 2), (0, 2)):
+        added = new_categories(made[earlier], made[later])
+        with_categories(made[earlier], added, tmp_path / "grown")
+        assert (tmp_path / "grown").read_bytes() == made[later].read_bytes()
+    assert new_categories(made[1], made[0]) is None
