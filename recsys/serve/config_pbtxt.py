@@ -12,7 +12,7 @@ from recsys.errors import UserError
 from recsys.serve.manifest import ArtifactFormat, Backend
 from recsys.serve.server import native_backend
 from recsys.serve.signature import Signature, TensorSignature
-from recsys.serve.version_policy import DEFAULT_POLICY, check_policy, policy_line
+from recsys.serve.versions.policy import DEFAULT_POLICY, check_policy, policy_line
 from recsys.settings import require_threads, setting
 
 CONFIG_FILE = "config.pbtxt"

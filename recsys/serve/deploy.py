@@ -24,9 +24,9 @@ from recsys.serve.config_pbtxt import (
 )
 from recsys.serve.manifest import Deployment, DeploymentError, OutOfRange, Quantize
 from recsys.serve.reconfigure import comment_of
-from recsys.serve.repository import ModelRepository
 from recsys.serve.server.probe import write_probe
-from recsys.serve.version_policy import served_versions
+from recsys.serve.versions.policy import served_versions
+from recsys.serve.versions.repository import ModelRepository
 from recsys.settings import REQUIRED, setting
 from recsys.train.origin import FINGERPRINT
 

@@ -15,8 +15,8 @@ from typing import Any
 from recsys.errors import UserError
 from recsys.serve.config_pbtxt import ConfigError, ServingSettings, check_config, config_text
 from recsys.serve.manifest import Deployment, DeploymentError
-from recsys.serve.repository import ModelRepository, RepositoryError
-from recsys.serve.version_policy import policy_of, served_versions, with_policy
+from recsys.serve.versions.policy import policy_of, served_versions, with_policy
+from recsys.serve.versions.repository import ModelRepository, RepositoryError
 from recsys.settings import section_from_dict
 
 COMMENT = "# Settings of triton/deployer.py, kept by the next deployment: "

@@ -42,7 +42,7 @@ from recsys.serve.reconfigure import (
     require_changeable,
     roll_back,
 )
-from recsys.serve.repository import ModelRepository
+from recsys.serve.versions.repository import ModelRepository
 from recsys.settings import Not, checked, declared, joined, section_from_dict, setting
 from recsys.train.config import require_checkpoint
 from recsys.train.origin import ignore_fingerprint
@@ -196,7 +196,7 @@ def run(flag_values: flags.FlagValues) -> None:
 
 def _apply(delta: Path, repository: ModelRepository, name: str | None) -> None:
     """Adds the version that a delta describes; servers see it once it is complete."""
-    from recsys.serve.delta import add_version
+    from recsys.serve.versions.delta import add_version
     from recsys_recipes.serving.grown_files import GROWN
 
     folder = add_version(delta, repository, only_model(repository, name), GROWN)
@@ -312,7 +312,7 @@ def _deploy(
     deployed = deploy(export, settings, measure, repository)
     program.print_line(f"Checked: {deployed.parity}")
     if options.delta is not None:
-        from recsys.serve.delta import write_delta
+        from recsys.serve.versions.delta import write_delta
         from recsys_recipes.serving.grown_files import GROWN
 
         before = deployed.folder.with_name(str(earlier[0]))

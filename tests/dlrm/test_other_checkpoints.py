@@ -12,7 +12,7 @@ from dlrm.scripts import main
 from preproc import generate_criteo
 from preproc.clicks.__main__ import main as prepare
 from recsys.serve.manifest import Deployment
-from recsys.serve.repository import LOCK_FILE
+from recsys.serve.versions.repository import LOCK_FILE
 from recsys.train.origin import FINGERPRINT, SEMANTICS
 from recsys_recipes.serving import deploy
 from tests import harness

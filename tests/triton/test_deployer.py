@@ -13,7 +13,7 @@ import torch
 from bert4rec.serve.served import ServedBert4Rec
 from dlrm.serve.served import ServedDlrm
 from recsys.serve.manifest import Deployment
-from recsys.serve.version_policy import policy_of, served_versions
+from recsys.serve.versions.policy import policy_of, served_versions
 from recsys_recipes import __version__
 from recsys_recipes.serving.nvidia_options import translate
 from tests import harness

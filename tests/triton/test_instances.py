@@ -12,7 +12,7 @@ import pytest
 from recsys.serve.client.connection import Endpoint, EndpointError
 from recsys.serve.server.instances import find_instances
 from recsys.serve.server.models import Models
-from recsys.serve.version_policy import with_policy
+from recsys.serve.versions.policy import with_policy
 from tests import harness
 from tests.tools import needs
 from tests.triton.conftest import Server, deploy

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from recsys.serve.client.connection import Endpoint, EndpointError
-from recsys.serve.repository import ModelRepository
 from recsys.serve.server.instances import find_instances
+from recsys.serve.versions.repository import ModelRepository
 from tests import harness
 from tests.triton.conftest import deploy
 from tests.triton.test_reload import Flow

@@ -12,8 +12,8 @@ import pytest
 
 from recsys.data.manifest import file_checksum
 from recsys.serve.client.connection import Endpoint, EndpointError
-from recsys.serve.repository import ModelRepository
 from recsys.serve.server.instances import find_instances
+from recsys.serve.versions.repository import ModelRepository
 from tests import harness
 from tests.tools import needs
 from tests.triton.conftest import Server, deploy

@@ -27,7 +27,7 @@ from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import find_instances, processes
 from recsys.serve.server.probe import Prober, write_probe
 from recsys.serve.server.process import remove_leftovers
-from recsys.serve.version_policy import with_policy
+from recsys.serve.versions.policy import with_policy
 from tests import harness
 from tests.triton import stand_in_server
 from tests.triton.conftest import client

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from recsys.serve.repository import ModelRepository
+from recsys.serve.versions.repository import ModelRepository
 
 CONFIG = """
 backend: "python"

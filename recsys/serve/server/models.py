@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from recsys.errors import UserError
-from recsys.serve.repository import ModelRepository
 from recsys.serve.server.install import ServerError
 from recsys.serve.server.instances import Instance
 from recsys.serve.server.process import TritonServer, Version, version_text
-from recsys.serve.version_policy import is_handwritten, policy_of, served_versions
+from recsys.serve.versions.policy import is_handwritten, policy_of, served_versions
+from recsys.serve.versions.repository import ModelRepository
 
 _NOT_READ = "failed to poll"
 """Message of the server about a model whose configuration cannot be read."""

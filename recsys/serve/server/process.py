@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from recsys.resources import available_cores
-from recsys.serve.repository import ModelRepository, RepositoryError
 from recsys.serve.server.install import ServerError, ServerInstall, find_server
 from recsys.serve.server.log import ServerLog
 from recsys.serve.server.ports import check_port, free_ports, url_host
+from recsys.serve.versions.repository import ModelRepository, RepositoryError
 from recsys.settings import REQUIRED, require_threads, setting
 
 Version = tuple[str, str]

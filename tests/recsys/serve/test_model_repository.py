@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from recsys.serve.config_pbtxt import ConfigError
-from recsys.serve.repository import LOCK_FILE, ModelRepository, RepositoryError
+from recsys.serve.versions.repository import LOCK_FILE, ModelRepository, RepositoryError
 from tests.harness import PATIENCE_S, no_locks, refusal
 
 

@@ -24,8 +24,8 @@ from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
 from recsys.files.durable import whole_file
 from recsys.serve.manifest import WEIGHTS_FILE, Deployment
-from recsys.serve.repository import CONFIGS, ModelRepository
-from recsys.serve.version_policy import policy_of, served_versions
+from recsys.serve.versions.policy import policy_of, served_versions
+from recsys.serve.versions.repository import CONFIGS, ModelRepository
 
 FORMAT = "recsys-recipes delta 1"
 
