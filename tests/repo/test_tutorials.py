@@ -35,7 +35,7 @@ PAGES = (
     *("tutorials/criteo", "tutorials/movielens"),
 )
 OF_SERVER = (
-    *("tutorials/criteo", "tutorials/deploy_and_monitor"),
+    *("tutorials/criteo", "tutorials/deploy_and_monitor", "tutorials/daily"),
     *("quickstarts/ml_engineer", "quickstarts/own_orders"),
 )
 """Pages that run in the environment of the Triton server."""
