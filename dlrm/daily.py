@@ -17,7 +17,7 @@ from dlrm.recipe import DlrmRecipe
 from dlrm.train.checkpoint import DAYS, ROWS
 from recsys.data.errors import DatasetError
 from recsys.data.growing.days import day_folder, load_history
-from recsys.data.manifest import Manifest
+from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.errors import UserError
 from recsys.train.checkpoint import Checkpoint, CheckpointError, named_checkpoint, read_checkpoint
 from recsys.train.loop import FitResult, LoopState
@@ -42,6 +42,13 @@ def train_days(
     """
     root = config.data.folder
     days = load_history(root)
+    if not days and (root / MANIFEST_FILE).is_file():
+        raise DatasetError(
+            f"`dataset` {root}: is one dataset, not a folder of days; with `grow`, name the folder "
+            "that contains day_0000",
+            setting="dataset",
+            path=root,
+        )
     if not days:
         raise DatasetError(
             f"`dataset` {root}: has no day_0000 ...; `recsys-recipes prepare clicks --extend "

@@ -361,11 +361,11 @@ def train(
             FILE.html; needs matplotlib
         tensorboard: Folder for TensorBoard events: the curves of a training and its evaluations;
             needs tensorboard
-        preset: Set of settings: bars_x1, bars_x4, criteo_sample, kaggle, mlperf_dcnv2, small,
-            terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the dataset and
-            its validation split; flags that you give override the preset. The default is auto if
-            you train on a dataset made with a schema and give no setting of the model (except
-            `seeds`) or the optimizer and no checkpoint to load
+        preset: Set of settings: bars_x1, bars_x4, criteo_sample, daily, kaggle, mlperf_dcnv2,
+            small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the
+            dataset and its validation split; flags that you give override the preset. The default
+            is auto if you train on a dataset made with a schema and give no setting of the model
+            (except `seeds`) or the optimizer and no checkpoint to load, and daily with `grow`
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
@@ -682,11 +682,11 @@ def test(
         benchmark_steps: Steps of `run_benchmark`
         report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
-        preset: Set of settings: bars_x1, bars_x4, criteo_sample, kaggle, mlperf_dcnv2, small,
-            terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the dataset and
-            its validation split; flags that you give override the preset. The default is auto if
-            you train on a dataset made with a schema and give no setting of the model (except
-            `seeds`) or the optimizer and no checkpoint to load
+        preset: Set of settings: bars_x1, bars_x4, criteo_sample, daily, kaggle, mlperf_dcnv2,
+            small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the
+            dataset and its validation split; flags that you give override the preset. The default
+            is auto if you train on a dataset made with a schema and give no setting of the model
+            (except `seeds`) or the optimizer and no checkpoint to load, and daily with `grow`
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time
@@ -869,11 +869,11 @@ def predict(
         progressive: With `grow`: test the model on each day before it is trained on it, in place of
             `eval_split`; new categories get the vector of unknown ones, as when the model is served
         benchmark_steps: Steps of `run_benchmark`
-        preset: Set of settings: bars_x1, bars_x4, criteo_sample, kaggle, mlperf_dcnv2, small,
-            terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the dataset and
-            its validation split; flags that you give override the preset. The default is auto if
-            you train on a dataset made with a schema and give no setting of the model (except
-            `seeds`) or the optimizer and no checkpoint to load
+        preset: Set of settings: bars_x1, bars_x4, criteo_sample, daily, kaggle, mlperf_dcnv2,
+            small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the
+            dataset and its validation split; flags that you give override the preset. The default
+            is auto if you train on a dataset made with a schema and give no setting of the model
+            (except `seeds`) or the optimizer and no checkpoint to load, and daily with `grow`
         budget: Approximate time limit for auto to choose, train and validate; for a DLRM up to a
             million training rows. It shortens trials and training. The final test and its baselines
             take additional time

@@ -21,6 +21,9 @@ from recsys.settings import declared
 SECTIONS = DlrmConfig.sections
 PRESETS = PresetFolder(Path(__file__).resolve().parents[1] / "presets", SECTIONS)
 
+DAILY = "daily"
+"""The preset of a run with --grow for which the user gives no settings of model or optimizer."""
+
 _SHORT_NAMES = {"shuffle_batch_order": "shuffle"}
 
 _THEIR_VALUES = {
@@ -45,7 +48,8 @@ def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
         f"Set of settings: {names}, a YAML file, or {AUTO}, which chooses settings by the dataset "
         "and its validation split; flags that you give override the preset. The default is "
         f"{AUTO} if you train on a dataset made with a schema and give no setting of the model "
-        "(except --seeds) or the optimizer and no checkpoint to load",
+        "(except --seeds) or the optimizer and no checkpoint to load, and "
+        f"{DAILY} with --grow",
         flag_values=flag_values,
         module_name="Preset",
     )
@@ -77,6 +81,8 @@ def take_default_preset(flag_values: flags.FlagValues) -> None:
         values, explicit = settings_flags.values_from_flags(flag_values, SECTIONS)
         is_auto = choice.is_default(values, explicit, any_kind=preset.default == AUTO)
         preset.value = AUTO if is_auto else None
+        if values["grow"] and choice.is_open(values, explicit):
+            preset.value = DAILY
 
 
 def describe(flag_values: flags.FlagValues) -> None:

@@ -7,13 +7,25 @@ from typing import Any
 
 from preproc.files.errors import PreprocError
 from recsys.data.growing.days import day_folder, find_days, load_history
+from recsys.data.manifest import MANIFEST_FILE
 
 CHECKSUM = "xxh3_128"
 """Key of a source file in the manifest of a growing dataset: the checksum of the file."""
 
 
 def next_day(folder: Path) -> tuple[Path, Path | None]:
-    """Returns the folder of the next day, and that of the last one; None if there is none yet."""
+    """Returns the folder of the next day, and that of the last one; None if there is none yet.
+
+    Raises:
+        PreprocError: the folder is a file or a dataset of its own.
+    """
+    fault = "is a file" if folder.is_file() else "is a dataset of its own"
+    if folder.is_file() or (folder / MANIFEST_FILE).is_file():
+        raise PreprocError(
+            f"`extend` {folder}: {fault}; name a folder of days, which the first day makes",
+            setting="extend",
+            path=folder,
+        )
     days = find_days(folder)
     last = max(days, default=-1)
     return day_folder(folder, last + 1), days.get(last)

@@ -197,6 +197,16 @@ def test_initial_rows_depend_on_the_category_alone():
     assert np.abs(columns - np.eye(8)).max() < 0.03
 
 
+def test_a_run_on_days_has_a_preset_of_its_own(program, days, tmp_path):
+    """Unless the user gives a setting of the model or the optimizer, or a preset."""
+    cases = {"adam": (), "sgd": ("--embedding_dim=8", "--bottom_mlp_sizes=8", "--warmup_steps=0")}
+    for optimizer, flags in cases.items():
+        folder = tmp_path / optimizer
+        where = (f"--dataset={days}", f"--save_checkpoint_path={folder}", "--grow")
+        program(*where, *flags, "--base_device=cpu", model=())
+        assert latest(folder).config["optimizer"] == optimizer
+
+
 CONFLICTS = {
     "hash_indices": "--hash_indices",
     "id_statistics": "--id_statistics=100",
@@ -218,6 +228,8 @@ def test_runs_that_cannot_grow_are_refused(program, days, dataset, tmp_path):
     assert_tells(program.refused(f"--dataset={dataset}", save, "--grow"), dataset, "day_0000")
     assert_tells(program.refused(f"--dataset={days}", save, "--progressive"), "--grow")
     assert_tells(program.refused(f"--dataset={days}", save), days, "--grow")
+    day = days / "day_0001"
+    assert_tells(program.refused(f"--dataset={day}", save, "--grow"), day, "day_0000")
     shutil.copytree(days, tmp_path / "days")
     program.train(tmp_path / "days", tmp_path / "run", "--grow", *BATCH)
     shutil.rmtree(tmp_path / "days" / "day_0002")

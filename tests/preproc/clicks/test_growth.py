@@ -250,6 +250,15 @@ def test_days_that_do_not_follow_each_other(tmp_path):
     assert len(Manifest.load(made / "day_0003").history) == 3
 
 
+def test_folders_that_are_not_days(tmp_path):
+    log, more = write_texts(tmp_path / "logs", days=2)
+    called("clicks", "--extend", tmp_path / "made", "--input", log, "--engine=reference")
+    for other in (tmp_path / "made" / "day_0000", log):
+        flags = ("--extend", other, "--input", more, "--engine=reference")
+        assert_tells(called("clicks", *flags, status=2), other, "--extend")
+    assert not (tmp_path / "made" / "day_0000" / "day_0000").exists()
+
+
 def test_the_first_day_must_have_counts(tmp_path):
     log, more = write_texts(tmp_path / "logs", days=2)
     made = tmp_path / "made" / "day_0000"
