@@ -25,7 +25,8 @@ pytestmark = pytest.mark.triton_server
 class Flow:
     """Clients that ask a model over and over, and keep every answer and failure."""
 
-    def __init__(self, endpoints, request):
+    def __init__(self, endpoints, request, pause_s=0.02):
+        self._pause_s = pause_s  # leaves the cores to what is loaded meanwhile
         self.answers = [[] for _ in endpoints]
         self.failures = []
         self._request = request
@@ -43,7 +44,7 @@ class Flow:
                 except EndpointError as error:
                     self.failures.append(error)
                     return
-                time.sleep(0.02)  # leaves the cores to what is loaded meanwhile
+                time.sleep(self._pause_s)
 
     def wait_for_more(self, count=5):
         """Waits until each client got some answers more."""
