@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
 from recsys.files.durable import whole_file
-from recsys.serve.manifest import WEIGHTS_FILE, Deployment
+from recsys.serve.manifest import DEPLOYMENT_FILE, WEIGHTS_FILE, Deployment
 from recsys.serve.versions.policy import policy_of, served_versions
 from recsys.serve.versions.repository import CONFIGS, ModelRepository
 
@@ -131,10 +131,16 @@ def find_earlier(delta: Path, versions: Sequence[Path]) -> Path:
         DeltaError: none of the versions is the one, or one of them is the later version.
     """
     described = read_delta(delta)
+    earlier, later = described["earlier"], described["later"]
     for version in reversed(versions):
-        if _is_version(version, described["later"]):
+        found: dict[str, str] = {}
+        with contextlib.suppress(OSError):
+            described_by = file_checksum(version / DEPLOYMENT_FILE, xxhash.xxh64)
+            if described_by in (earlier[DEPLOYMENT_FILE], later[DEPLOYMENT_FILE]):
+                found = _checksums(version)
+        if found == later:
             raise DeltaError(f"{delta}: was applied before, as {version}", path=delta)
-        if _is_version(version, described["earlier"]):
+        if found == earlier:
             return version
     raise DeltaError(
         f"{delta}: extends a version that is not in the repository; deploy that version first, or "
@@ -183,14 +189,6 @@ def apply_delta(
             "get it again",
             path=delta,
         )
-
-
-def _is_version(folder: Path, checksums: Mapping[str, str]) -> bool:
-    """Returns whether a folder has exactly these files."""
-    with contextlib.suppress(OSError):
-        names = {file.name for file in _files(folder)}
-        return names == checksums.keys() and _checksums(folder) == checksums
-    return False
 
 
 def add_version(

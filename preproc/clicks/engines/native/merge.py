@@ -273,9 +273,9 @@ def _merge_runs(
             lookup_bytes = binding.dictionary_bytes_of(keys)
             if lookup_bytes + LEAST_MERGE_BYTES > budget:
                 return lookup_bytes + LEAST_MERGE_BYTES
-            keys_file.write(keys.values.tobytes())
+            keys_file.write(keys.values.data)
             if ends_file is not None and keys.ends is not None:
-                ends_file.write(keys.ends.tobytes())
+                ends_file.write(keys.ends.data)
             if max_ids:
                 max_ids -= len(keys)
                 if max_ids <= 0:
