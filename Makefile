@@ -81,7 +81,8 @@ demo-bert4rec: setup  ## raw ratings to a trained BERT4Rec, and its recommendati
 # others keep the cores busy. Each line begins with the name of its group. A line `not run: why` says
 # that a group had nothing to run here. The end names what failed once more: a log is often cut to
 # its last lines.
-LOGS := build/test-logs
+# A dry run executes the lines below that contain $(MAKE), so it must not touch the marks of others.
+LOGS := build/test-logs$(if $(findstring n,$(firstword -$(MAKEFLAGS))),/dry-run)
 group-%:
 	+@{ SECONDS=0; $(MAKE) --no-print-directory $* 2>&1 | \
 	tee $(LOGS)/$*.log | { skipped=0; \

@@ -5,9 +5,9 @@ from tests import harness
 
 GROUPS = r"""
 include {repository}/Makefile
-.PHONY: all-groups good-groups good skipped bad broken waiting
+.PHONY: all-groups good-groups good skipped bad broken waiting dry
 all-groups:
-	$(call together,waiting skipped bad broken good)
+	$(call together,waiting skipped bad broken good dry)
 good-groups:
 	$(call together,good skipped)
 good:
@@ -19,6 +19,9 @@ skipped:
 	@echo "not run: there is no device"
 bad:
 	@printf 'FAILED tests/x.py::test_y - assert 1 == 2\n1 failed\n'; exit 3
+dry:
+	@while [ ! -e build/test-logs/bad.failed ]; do sleep 0.01; done
+	@env -u MAKEFLAGS -u MAKELEVEL make --dry-run all-groups >/dev/null
 broken:
 	@echo "x.py: error: no such name"; exit 4
 """
@@ -42,9 +45,10 @@ def test_a_group_that_is_not_run_is_not_called_passed(tmp_path):
 
 
 def test_a_group_that_fails_fails_the_whole_after_the_others(tmp_path):
+    """Also where a test runs `make --dry-run` in the meantime, as those of documents do."""
     _, verdicts, errors = groups(tmp_path, "all-groups", 2)  # ends: the groups run together
     skipped = ["skipped: not run", "skipped: not run: there is no device"]
-    assert sorted(verdicts) == ["good: passed", *skipped, "waiting: passed"]
+    assert sorted(verdicts) == ["dry: passed", "good: passed", *skipped, "waiting: passed"]
     assert errors.splitlines()[-1].startswith("make: ")
     named, _, verdict = errors.partition("failed: ")
     assert verdict.startswith("bad broken\n")
