@@ -257,7 +257,13 @@ def test_a_server_that_is_ready_and_does_not_tell_its_state_is_started_again(tmp
 
 def test_a_version_that_hangs_or_errs_is_seen_by_its_probe(server, tmp_path, monkeypatch):
     factor, held = tmp_path / "factor", tmp_path / "held"
-    factor.write_text("2.0")
+
+    def set_factor(value):
+        """Replaces the file as a whole: the model reads it all the while."""
+        (tmp_path / "next").write_text(value)
+        (tmp_path / "next").replace(factor)
+
+    set_factor("2.0")
     held_up = f"len(list(iter(lambda: __import__('os').path.exists({str(held)!r}), False)))"
     code = f"(float(open({str(factor)!r}).read()) + 0 * {held_up})"
     write_version(server.repository, "probed", 1, code)
@@ -277,11 +283,11 @@ def test_a_version_that_hangs_or_errs_is_seen_by_its_probe(server, tmp_path, mon
     first = prober.probes[version].right
     look(lambda probed: probed.right > first)
     assert prober.probes[version].fault == ""
-    factor.write_text("3.0")
+    set_factor("3.0")
     look(lambda probed: probed.fault)
     harness.assert_tells(prober.probes[version].fault, "y [[3.0, 3.0]]", "[[2.0, 2.0]]")
     assert prober.probes[version].failures > 0
-    factor.write_text("2.0")
+    set_factor("2.0")
     look(lambda probed: not probed.fault)
     monkeypatch.setattr(probe, "SILENCE_S", 1.0)
     held.touch()
