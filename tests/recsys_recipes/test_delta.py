@@ -12,6 +12,7 @@ from preproc.clicks.serving.feature_file import (
     with_categories,
     write_feature_file,
 )
+from recsys.serve.versions import delta as versions_delta
 from recsys_recipes.serving import deploy as deploy_program
 from tests import harness
 from tests.dlrm.conftest import DlrmProgram
@@ -72,6 +73,13 @@ def repositories(request, generations, tmp_path) -> tuple[Path, Path, Path]:
     return here, there, delta
 
 
+@pytest.fixture(params=[1 << 16, 7], ids=["one piece", "pieces of new rows only"])
+def pieces(request, monkeypatch) -> None:
+    """Tables are compared piece by piece; some pieces have no row of the earlier version."""
+    monkeypatch.setattr(versions_delta, "_CHUNK_ROWS", request.param)
+
+
+@pytest.mark.usefixtures("pieces")
 def test_a_delta_gives_the_later_version(repositories):
     here, there, delta = repositories
     deploy(there, f"--apply={delta}")

@@ -273,19 +273,17 @@ def _parts(
     for old_start, new_start, (old_rows, new_rows) in tables:
         for first in range(0, new_rows, _CHUNK_ROWS):
             last = min(first + _CHUNK_ROWS, new_rows)
-            known = min(last, old_rows)
-            of_old = old[old_start + first : old_start + max(known, first)]
-            yield new_start + first, of_old, new[new_start + first : new_start + last]
+            known = min(last, old_rows) - first
+            of_new = new[new_start + first : new_start + last]
+            begin = old_start + first
+            yield new_start + first, old[begin : begin + known] if known > 0 else of_new[:0], of_new
 
 
 def _equal_rows(one: Any, other: Any) -> Any:
-    """Returns which rows have the same bytes."""
-    count = len(one)
-    as_bytes = (
-        np.ascontiguousarray(each).view(np.uint8).reshape(count, -1) for each in (one, other)
-    )
-    first, second = as_bytes
-    return (first == second).all(axis=1)
+    """Returns which rows have the same bits."""
+    bits = f"u{one.dtype.itemsize}"
+    equal = one.view(bits) == other.view(bits)
+    return equal.all(axis=tuple(range(1, equal.ndim)))
 
 
 def _write_weights(
