@@ -36,7 +36,7 @@ _SAMPLES = 1000
 _LOWER = "from (95%)"
 _CHURN = 0.15
 """Share of a generated log's categories that are replaced each day."""
-_DRIFT = 0.35
+_DRIFT = 0.07
 """Standard deviation of the daily change of a category's effect, in logits."""
 
 
@@ -56,7 +56,7 @@ def write_drifting_days(folder: Path, days: int, rows: int) -> list[Path]:
         for feature, size in enumerate(sizes if day else ()):
             leaves = rng.random(size) < _CHURN
             names[feature][leaves] = rng.integers(0, 2**32, leaves.sum())
-            effects[feature] += rng.normal(0, _DRIFT / 5, size)
+            effects[feature] += rng.normal(0, _DRIFT, size)
             effects[feature][leaves] = rng.normal(0, 0.5, leaves.sum())
         chosen = [np.minimum(rng.zipf(1.2, rows) - 1, size - 1) for size in sizes]
         logit = sum(effect[which] for effect, which in zip(effects, chosen, strict=True)) - 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from preproc.clicks.dictionaries import DICTIONARY_FOLDER, RARE, Dictionaries
+from preproc.clicks.dictionaries import RARE, Dictionaries
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.row_format import Edges
@@ -14,6 +14,7 @@ from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.errors import DatasetError
+from recsys.data.growing.categories import DICTIONARY_FOLDER
 from recsys.data.manifest import LOG_KINDS, Manifest, file_checksum, fingerprint
 
 OF_NEW_ROWS = ("split_fractions", "split_rows", "split_days", "shuffle_seed", "unlabelled")

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from preproc.clicks.schema.row_format import KeyType
 from preproc.files.workspace import atomic_file
+from recsys.data.growing.categories import DICTIONARY_FOLDER
 from recsys.data.positioned_io import map_array
 
-DICTIONARY_FOLDER = "dictionaries"
 RARE = "rare_"
 """Start of the names of files with the counts of rare categories."""
 _DTYPES: dict[KeyType, npt.DTypeLike] = {"uint32": "<u4", "int64": "<i8", "text": "u1"}

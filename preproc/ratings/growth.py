@@ -19,11 +19,11 @@ from preproc.files.days import history_of, next_day
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import link_files
 from preproc.ratings.format import ITEM, TIMESTAMP, USER, RatingsFormat
+from preproc.ratings.numbering import renumbered
 from preproc.ratings.parse import Interactions
 from preproc.ratings.stages import Filtered
 from recsys.data.manifest import Manifest
 from recsys.data.sequences.files import read_item_map, write_parquet
-from recsys.data.sequences.histories import RawIds
 from recsys.data.sequences.titles import read_titles
 
 FOLDER = "rows"
@@ -31,7 +31,7 @@ RULES = ("min_rating", "min_user_count", "min_item_count", "kcore", "split")
 """Settings that the first day sets for all days."""
 
 _GROUP_ROWS = 1 << 20
-_COUNTS = ("dropped_by_min_rating",)
+_DROPPED = "dropped_by_min_rating"
 _REAL_TIMES = b"times"
 
 
@@ -124,14 +124,10 @@ class RatingsSoFar:
         numbers = found.fill_null(0).to_numpy().astype(np.int64) + 1
         numbers[is_new] = len(self.known) + 1 + np.arange(is_new.sum())
         raw = pa.concat_arrays([self.known, filtered.items.raw.filter(pa.array(is_new))])
-        counts = np.zeros(len(raw), np.int64)
-        counts[numbers - 1] = filtered.items.counts
-        items = np.append(0, numbers).astype(np.int32)[filtered.sequences.items]
-        sequences = dataclasses.replace(filtered.sequences, items=items, num_items=len(raw))
-        earlier = {} if self.before is None else self.before.statistics
-        added = {name: filtered.statistics[name] + earlier.get(name, 0) for name in _COUNTS}
-        statistics = filtered.statistics | added | {"items": len(raw)}
-        return Filtered(sequences, filtered.users, RawIds(raw, counts), statistics)
+        earlier = 0 if self.before is None else self.before.statistics[_DROPPED]
+        return renumbered(
+            filtered, numbers, raw, {_DROPPED: filtered.statistics[_DROPPED] + earlier}
+        )
 
     def titles(self) -> list[str]:
         """Returns the titles of the known items; empty without any."""

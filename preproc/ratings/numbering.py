@@ -6,6 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -68,15 +69,28 @@ class KnownItems:
     def number(self, filtered: Filtered) -> Filtered:
         """Returns the interactions with item numbers from this catalogue."""
         places = pc.index_in(filtered.items.raw, self.raw).to_numpy()
-        counts = np.zeros(len(self.raw), np.int64)
-        counts[places] = filtered.items.counts
-        items = np.append(0, places + 1).astype(np.int32)[filtered.sequences.items]
-        sequences = dataclasses.replace(filtered.sequences, items=items, num_items=len(self.raw))
-        statistics = filtered.statistics | {
-            "items": len(self.raw),
-            "dropped_by_dictionaries": self.num_left_out,
-        }
-        return Filtered(sequences, filtered.users, RawIds(self.raw, counts), statistics)
+        return renumbered(
+            filtered, places + 1, self.raw, {"dropped_by_dictionaries": self.num_left_out}
+        )
+
+
+def renumbered(
+    filtered: Filtered, numbers: npt.NDArray[np.int64], raw: pa.Array, statistics: dict[str, int]
+) -> Filtered:
+    """Returns the interactions with other item numbers.
+
+    Args:
+        filtered: interactions whose items are numbered 1, 2, ...
+        numbers: the new number of each of these items.
+        raw: [I] raw ids of the catalogue, in the order of the new numbers.
+        statistics: further counts.
+    """
+    counts = np.zeros(len(raw), np.int64)
+    counts[numbers - 1] = filtered.items.counts
+    items = np.append(0, numbers).astype(np.int32)[filtered.sequences.items]
+    sequences = dataclasses.replace(filtered.sequences, items=items, num_items=len(raw))
+    all_counts = filtered.statistics | {"items": len(raw)} | statistics
+    return Filtered(sequences, filtered.users, RawIds(raw, counts), all_counts)
 
 
 def hold_out(
