@@ -387,6 +387,7 @@ class DlrmTraining:
         metric: chooses the best checkpoint.
         tests: (value of `metric`, all metrics) of each evaluation by this process.
         days: metrics of each day of a growing dataset, tested before the model was trained on it.
+        known: rows of each table that come from the day before; empty if there was none.
     """
 
     recipe: DlrmRecipe
@@ -397,6 +398,7 @@ class DlrmTraining:
     metric: Metric
     tests: list[tuple[float, ClickMetrics]] = dataclasses.field(default_factory=list)
     days: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    known: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
@@ -457,7 +459,9 @@ class DlrmTraining:
         )
 
     def begin_epoch(self, epoch: int) -> None:
-        """Initialises the embeddings again if `reset_embeddings` is set."""
+        """Draws the rows that a day adds, or all again if `reset_embeddings` is set."""
+        if self.recipe.config.run.grow and epoch == 0:
+            self._draw_new_rows()
         if self.recipe.config.optimizer.reset_embeddings and epoch > 0:
             machine = self.recipe.machine
             # Steps are not negative, so these draws differ from theirs. A resumed run draws the
@@ -505,11 +509,11 @@ class DlrmTraining:
         """
         config = self.recipe.config
         if self.recipe.follows(checkpoint):
-            known = DlrmCheckpoint.of(checkpoint).table_sizes
-            restore_state(checkpoint, self.recipe.model, self.train_step, known)
+            self.known.extend(DlrmCheckpoint.of(checkpoint).table_sizes)
+            restore_state(checkpoint, self.recipe.model, self.train_step, self.known)
             self.days.extend(checkpoint.state.get(DAYS, ()))
             if config.run.progressive:
-                self._test_day(known, state.step)
+                self._test_day(state.step)
             return LoopState(step=state.step, first_step=state.step)
         if not config.run.ignore_fingerprint:
             check_position(checkpoint, self.source.num_batches, config.data.dataset)
@@ -517,19 +521,22 @@ class DlrmTraining:
         self.days.extend(checkpoint.state.get(DAYS, ()))
         return state
 
-    def _test_day(self, known: Sequence[int], step: int) -> None:
+    def _draw_new_rows(self) -> None:
+        """Draws the rows of categories that no earlier day had."""
+        recipe, tables = self.recipe, self.recipe.model.embeddings
+        known = self.known or [0] * len(tables.table_sizes)
+        names, seed = recipe.dataset.spec.table_names, recipe.config.run.seed
+        draw_new_rows(tables, recipe.dataset.root, names, known, seed)
+
+    def _test_day(self, step: int) -> None:
         """Tests the model of the day before on all rows of this one.
 
         Args:
-            known: rows of each table that the day before had.
             step: step of that model.
         """
-        recipe, config = self.recipe, self.recipe.config
-        tables, day = recipe.model.embeddings, recipe.dataset.root.name
-        serve_new_rows(tables, known)
+        recipe, day = self.recipe, self.recipe.dataset.root.name
+        serve_new_rows(recipe.model.embeddings, self.known)
         metrics = recipe.score("train").metrics
-        names, root = recipe.dataset.spec.table_names, recipe.dataset.root
-        draw_new_rows(tables, root, names, known, config.run.seed)
         self.days.append({"day": day, "tested_step": step, **dataclasses.asdict(metrics)})
         recipe.machine.print_line(
             f"{day} before training on it: AUC {metrics.auc:.6f}, log loss "

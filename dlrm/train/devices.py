@@ -22,7 +22,6 @@ from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork, build_tables
 from dlrm.nn.bags import BaggedEmbedding
 from dlrm.nn.embedding import Embeddings
-from dlrm.nn.growing_rows import draw_new_rows
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.manifest import CLICKS_KIND
 from recsys.train.memory import require_memory
@@ -61,7 +60,8 @@ def build_model(
             elif config.run.grow:
                 tables = build_tables(config.model, spec.table_sizes, draws=False)
             if config.run.grow:
-                # The networks' values must not depend on how many rows the tables have by now.
+                # The networks' values must not depend on how many rows the tables have by now,
+                # which are drawn at the start of a day.
                 torch.manual_seed(config.run.seed)
             model = Dlrm(config.model, spec.table_sizes, tables)
         else:
@@ -73,9 +73,6 @@ def build_model(
             model.embeddings.start_unknown_at_zero()
         if isinstance(model, DistributedDlrm):
             model.broadcast_replicated()
-    if config.run.grow:
-        none_known = [0] * len(names)
-        draw_new_rows(model.embeddings, dataset.root, names, none_known, config.run.seed)
     return model
 
 
