@@ -313,6 +313,31 @@ def update_rows(
         write(table, new)
 
 
+UNUSED_PAGE, OLD_PAGE, RECENT_PAGE = 0, 1, 2
+"""Marks of a page: when a row in it was last used, before or since the last `age_pages`."""
+
+
+def mark_pages(marks: Tensor, rows: Tensor, row_bytes: int, page_bytes: int) -> int:
+    """Marks the pages of a table's rows as recent, in place; returns how many were unused.
+
+    Args:
+        marks: [P] uint8, a mark for each page.
+        rows: int row numbers of any shape; row r is bytes [r * row_bytes, (r + 1) * row_bytes).
+        row_bytes: bytes of a row.
+        page_bytes: bytes of a page.
+    """
+    unused = int((marks == UNUSED_PAGE).sum())
+    for row in set(rows.flatten().tolist()):
+        first, last = row * row_bytes // page_bytes, ((row + 1) * row_bytes - 1) // page_bytes
+        marks[first : last + 1] = RECENT_PAGE
+    return unused - int((marks == UNUSED_PAGE).sum())
+
+
+def age_pages(marks: Tensor) -> None:
+    """Makes recent pages old and all others unused, in place: [P] uint8."""
+    marks.copy_((marks == RECENT_PAGE).to(marks.dtype) * OLD_PAGE)
+
+
 def attention(
     queries: Tensor | None,
     fused: Tensor,

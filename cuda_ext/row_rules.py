@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cuda_ext import RowOptimizer
-from cuda_ext.huge_pages import use_huge_pages
+from cuda_ext.pages import use_huge_pages
 
 
 class RowStep(NamedTuple):
@@ -41,6 +41,9 @@ class RowStep(NamedTuple):
 State = dict[str, Tensor]
 """Named tensors: of a table, with R rows; in a formula, with the U rows of a step."""
 
+Allocate = Callable[[torch.Size], Tensor]
+"""Returns a zeroed float32 tensor of a shape."""
+
 Formula = Callable[[Tensor, Tensor, State, RowStep], tuple[Tensor, State]]
 """(old rows [U, D], gradients [U, D], old state, step) to (new rows, new state)."""
 
@@ -61,12 +64,19 @@ class RowRule:
     element_state: tuple[str, ...] = ()
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
 
-    def new_state(self, table: Tensor) -> State:
-        """Returns zeroed state for a table [R, D], in kernel order."""
+    def new_state(self, table: Tensor, allocate: Allocate | None = None) -> State:
+        """Returns zeroed state for a table [R, D], in kernel order.
+
+        Args:
+            table: the table, on the device of the state.
+            allocate: see `Allocate`, for the state of elements; None puts it into memory.
+        """
         shapes = dict.fromkeys(self.row_state, table.shape[:1])
         shapes |= dict.fromkeys(self.element_state, table.shape)
         return {
             name: use_huge_pages(table.new_empty(shape, dtype=torch.float32)).zero_()
+            if allocate is None or name in self.row_state
+            else allocate(shape)
             for name, shape in shapes.items()
         }
 

@@ -7,7 +7,6 @@ entry of an op, its fake kernel and its gradient.
 """
 
 from cuda_ext import RowOptimizer, library
-from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops import registration
 from cuda_ext.ops.attention import attention, count_draws
 from cuda_ext.ops.bags import embedding_bag
@@ -28,6 +27,7 @@ from cuda_ext.ops.lookup import (
     stack_ids,
 )
 from cuda_ext.ops.loss import binary_cross_entropy
+from cuda_ext.ops.paging import bring_in_rows, drop_old_pages
 from cuda_ext.ops.products import (
     add_transposed_product,
     product,
@@ -42,6 +42,7 @@ from cuda_ext.ops.update import (
     sum_by_row,
     update_rows,
 )
+from cuda_ext.pages import expect_random_access, is_file, pieces, use_huge_pages
 from cuda_ext.reference import bag_of_lookup
 from cuda_ext.row_rules import RowStep
 from cuda_ext.side_stream import SideStream
@@ -59,18 +60,23 @@ __all__ = [
     "attention",
     "bag_of_lookup",
     "binary_cross_entropy",
+    "bring_in_rows",
     "count_draws",
     "dlrm_forward",
     "dot_interaction",
+    "drop_old_pages",
     "embedding_bag",
     "embedding_gather",
+    "expect_random_access",
     "gather_dot_interaction",
+    "is_file",
     "joint_rows",
     "linear",
     "mlp_forward",
     "pack_mlp",
     "pack_rows",
     "perceptron",
+    "pieces",
     "product",
     "row_gradient_anchor",
     "row_optimizer_state",

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from cuda_ext import reference
-from cuda_ext.huge_pages import use_huge_pages
 from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
+from cuda_ext.pages import use_huge_pages
 
 BLOCK_ROWS = 64
 """Rows of a block of codes, as in `csrc/search/top_rows_arguments.h`."""

@@ -8,12 +8,14 @@ from torch import Tensor
 
 from cuda_ext import RowOptimizer, reference
 from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
-from cuda_ext.row_rules import ROW_RULES, RowStep
+from cuda_ext.row_rules import ROW_RULES, Allocate, RowStep
 
 
-def row_optimizer_state(optimizer: RowOptimizer, table: Tensor) -> dict[str, Tensor]:
+def row_optimizer_state(
+    optimizer: RowOptimizer, table: Tensor, allocate: Allocate | None = None
+) -> dict[str, Tensor]:
     """Returns zeroed optimizer state for the rows of a table; see `RowRule.new_state`."""
-    return ROW_RULES[optimizer].new_state(table)
+    return ROW_RULES[optimizer].new_state(table, allocate)
 
 
 def sort_rows(rows: Tensor, num_table_rows: int) -> tuple[Tensor, Tensor]:

@@ -135,7 +135,8 @@ def test_opcheck(case):
 def test_every_op_is_checked():
     on_a_gpu = {"output_layer", "output_layer_backward", "cross_entropy"}  # see test_output_layer
     about = {"cpu_instruction_set", "cpu_is_intel", "use_cpu_kernels"}
-    assert NAMES - set(map(op_of, CASES)) == on_a_gpu | about
+    of_pages = {"bring_in_rows", "drop_old_pages"}  # opcheck's copies do not start at a page
+    assert NAMES - set(map(op_of, CASES)) == on_a_gpu | about | of_pages
 
 
 class TwoTower(torch.nn.Module):
