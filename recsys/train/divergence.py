@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from cuda_ext import ops
 from recsys.errors import DivergenceError
 
 CONSTANT_LOSS_STEPS = 100
@@ -17,8 +18,6 @@ ADVICE = (
     "a longer `warmup_steps`, or `amp` off"
 )
 """Remedies for a run that learns nothing."""
-
-_CHUNK = 1 << 22
 
 
 class LossMonitor:
@@ -60,7 +59,7 @@ def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.numel():
-            for chunk in torch.split(tensor.flatten(), _CHUNK):
+            for chunk in ops.pieces(tensor.contiguous()):
                 # One pass without a temporary tensor: the minimum is NaN if any value is.
                 if not all(torch.isfinite(bound) for bound in torch.aminmax(chunk)):
                     return name

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cuda_ext import ops, reference
 from cuda_ext.ops import RowOptimizer, RowStep
+from cuda_ext.row_rules import Allocate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ class RowwiseOptimizer:
         loss_scale: divisor of the gradients.
         l2: factor of an L2 penalty: l2 / 2 times the squared norm of the tables is in the loss, so
             every row has a gradient in every step, and the rule updates all rows.
+        allocate: see `RowRule.new_state`.
 
     Attributes:
         state: named tensors of each stored table.
@@ -187,6 +189,7 @@ class RowwiseOptimizer:
         loss_scale: float = 1.0,
         *,
         l2: float = 0.0,
+        allocate: Allocate | None = None,
     ) -> None:
         self._tables = tables
         self._rule = rule
@@ -194,7 +197,7 @@ class RowwiseOptimizer:
         self._weight_decay = weight_decay
         self._l2 = l2
         self._every_row = [_every_row(table) for table in values] if l2 else []
-        self.state = [ops.row_optimizer_state(rule, table) for table in values]
+        self.state = [ops.row_optimizer_state(rule, table, allocate) for table in values]
         device = values[0].device if values else torch.device("cpu")
         self.steps = torch.zeros((), device=device)
         self._inverse_scale = (
@@ -204,10 +207,9 @@ class RowwiseOptimizer:
     @torch.no_grad()
     def reset(self) -> None:
         """Resets the state and the number of steps, in place."""
-        fresh = [ops.row_optimizer_state(self._rule, t) for t in self._tables.stored_tables()]
-        for state, initial in zip(self.state, fresh, strict=True):
-            for name, value in initial.items():
-                state[name].copy_(value)
+        for state in self.state:
+            for tensor in state.values():
+                tensor.zero_()
         self.steps.zero_()
 
     def gradients(self) -> list[RowGradients]:

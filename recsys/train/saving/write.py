@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from recsys.data.manifest import file_checksum
@@ -25,6 +23,7 @@ from recsys.train.checkpoint import (
     RowShard,
 )
 from recsys.train.processes import ALONE, Processes
+from recsys.train.saving.safetensors_file import write_safetensors
 
 T = TypeVar("T")
 
@@ -94,11 +93,7 @@ def _write_group(
     """Writes a group or shard; returns its file name and entry of the manifest."""
     suffix = "" if row_shard is None else f".{row_shard.first}_of_{row_shard.step}"
     file = folder / f"{group}{suffix}.safetensors"
-    file.touch()
-    rights = file.stat().st_mode  # follows the umask; safetensors sets 600
-    host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    safetensors.torch.save_file(host, file)
-    file.chmod(rights)
+    write_safetensors(tensors, file)
     sync(file)  # on a shared file system, only the process that wrote it can sync it
     entry = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
     if row_shard is not None:
@@ -136,8 +131,7 @@ class Saving:
         value, failure = None, ""
         try:
             value = write()
-        except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-            # torch and safetensors raise errors of their own for a full disk.
+        except OSError as error:
             failure = str(error).partition("\n")[0] or type(error).__name__
         outcomes = self.processes.gather_values((value, failure, self.num_bytes))
         failures = [failure for _, failure, _ in outcomes if failure]

@@ -43,7 +43,7 @@ def test_interrupted_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
     def fail(*_args, **_kwargs):
         raise DiskFullError
 
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    monkeypatch.setattr("recsys.train.saving.write.write_safetensors", fail)
     with pytest.raises(DiskFullError):
         folder.save(2, GROUPS, {"step": 2}, {}, is_best=False)
     assert read_checkpoint(tmp_path).state == {"step": 1}
