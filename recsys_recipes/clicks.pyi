@@ -221,6 +221,7 @@ def train(
     baselines: list[str] | tuple[str, ...] | str = ...,
     grow: bool = ...,
     progressive: bool = ...,
+    table_memory: int | str = ...,
     output_dir: str | Path = ...,
     run_benchmark: bool = ...,
     benchmark_steps: int = ...,
@@ -348,6 +349,10 @@ def train(
             A new row starts with values that depend on its category, not on the day
         progressive: With `grow`: test the model on each day before it is trained on it, in place of
             `eval_split`; new categories get the vector of unknown ones, as when the model is served
+        table_memory: Keep the embedding tables and the state of their optimizer in files on disk,
+            with at most about this much of them in memory (such as 4GiB), for tables that do not
+            fit. The result is the same. The files are in the folder of the checkpoints or, without
+            one, in TMPDIR; on one process, on a CPU, with `embedding_type` joint_fused and float32
         output_dir: If given without `output`, the folder in which to save checkpoints; a relative
             `output` is inside it
         run_benchmark: Measure the first steps after a warm-up of `benchmark_warmup_steps` (10 by
@@ -574,6 +579,7 @@ def test(
     gauc_by: str | Path = ...,
     baselines: list[str] | tuple[str, ...] | str = ...,
     progressive: bool = ...,
+    table_memory: int | str = ...,
     benchmark_steps: int = ...,
     report: str | Path = ...,
     preset: str | Path = ...,
@@ -679,6 +685,10 @@ def test(
             this off, which is the default under `run_benchmark`
         progressive: With `grow`: test the model on each day before it is trained on it, in place of
             `eval_split`; new categories get the vector of unknown ones, as when the model is served
+        table_memory: Keep the embedding tables and the state of their optimizer in files on disk,
+            with at most about this much of them in memory (such as 4GiB), for tables that do not
+            fit. The result is the same. The files are in the folder of the checkpoints or, without
+            one, in TMPDIR; on one process, on a CPU, with `embedding_type` joint_fused and float32
         benchmark_steps: Steps of `run_benchmark`
         report: HTML file to write with the curves, times, metrics and settings of the run, such as
             FILE.html; needs matplotlib
@@ -768,6 +778,7 @@ def predict(
     best_by: Literal["auc", "log_loss"] = ...,
     placement: str | Path = ...,
     progressive: bool = ...,
+    table_memory: int | str = ...,
     benchmark_steps: int = ...,
     preset: str | Path = ...,
     budget: str = ...,
@@ -868,6 +879,10 @@ def predict(
             python -m dlrm.scripts.plan_placement; by default, the run plans one
         progressive: With `grow`: test the model on each day before it is trained on it, in place of
             `eval_split`; new categories get the vector of unknown ones, as when the model is served
+        table_memory: Keep the embedding tables and the state of their optimizer in files on disk,
+            with at most about this much of them in memory (such as 4GiB), for tables that do not
+            fit. The result is the same. The files are in the folder of the checkpoints or, without
+            one, in TMPDIR; on one process, on a CPU, with `embedding_type` joint_fused and float32
         benchmark_steps: Steps of `run_benchmark`
         preset: Set of settings: bars_x1, bars_x4, criteo_sample, daily, kaggle, mlperf_dcnv2,
             small, terabyte_15, terabyte_3, a YAML file, or auto, which chooses settings by the

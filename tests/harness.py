@@ -212,14 +212,19 @@ def ends_within(seconds: float | None, *arguments: object) -> bool:
             return False
 
 
-def measure_memory(*arguments: object) -> tuple[str, int]:
-    """Runs Python; returns its output and the most anonymous memory seen, in bytes."""
+def measure_memory(*arguments: object, kind: str = "RssAnon") -> tuple[str, int]:
+    """Runs Python; returns its output and the most memory seen, in bytes.
+
+    Args:
+        arguments: of Python.
+        kind: anonymous memory (`RssAnon`), or with mapped files (`VmRSS`).
+    """
     peak = 0
     with started(*arguments, stderr=None) as process:
         status = Path(f"/proc/{process.pid}/status")
         while process.poll() is None:
             for line in status.read_text().splitlines():
-                if line.startswith("RssAnon:"):
+                if line.startswith(f"{kind}:"):
                     peak = max(peak, int(line.split()[1]) * 1024)
             time.sleep(0.002)
         assert process.stdout is not None

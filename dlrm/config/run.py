@@ -103,6 +103,15 @@ class RunConfig(RunSettings):
         "--eval_split; new categories get the vector of unknown ones, as when the model is served",
         used_with={"grow": Not(False)},
     )
+    table_memory: int | None = setting(
+        None,
+        "Keep the embedding tables and the state of their optimizer in files on disk, with at most "
+        "about this much of them in memory (such as 4GiB), for tables that do not fit. The result "
+        "is the same. The files are in the folder of the checkpoints or, without one, in TMPDIR; "
+        "on one process, on a CPU, with --embedding_type joint_fused and float32",
+        resumable=True,
+        unit="bytes",
+    )
     predictions: str | None = setting(
         None,
         "File for the predictions of --eval_split: row, label, probability, logit, and the file "
@@ -141,6 +150,8 @@ class RunConfig(RunSettings):
         RunSettings.__post_init__(self)
         require_known(self, "baselines", _BASELINES)
         require_positive(self, "epochs", "inference_benchmark_steps")
+        if self.table_memory is not None:
+            require_positive(self, "table_memory")
         require_not_negative(self, "test_after")
         if self.auc_threshold is not None and not 0 < self.auc_threshold <= 1:
             raise UserError(

@@ -40,6 +40,8 @@ class DlrmConfig(Config):
             self._check_quantization()
         if self.run.grow and self.run.mode == "train":
             self._check_growth()
+        if self.run.table_memory is not None:
+            self._check_table_files()
         for name in ("test_freq", "patience", "auc_threshold"):
             if self.run.test_after > self.run.epochs and getattr(self.run, name) is not None:
                 raise UserError(
@@ -67,6 +69,23 @@ class DlrmConfig(Config):
                 "`quantize` does not support the layers of `batch_norm`",
                 settings=("quantize", "batch_norm"),
             )
+
+    def _check_table_files(self) -> None:
+        """Refuses settings that need whole tables in memory."""
+        needed: dict[str, tuple[object, object]] = {
+            "embedding_type": (self.model.embedding_type, "joint_fused"),
+            "embedding_storage": (self.model.embedding_storage, "float32"),
+            "reset_embeddings": (self.optimizer.reset_embeddings, False),
+            "embedding_l2": (self.optimizer.embedding_l2, 0.0),
+            "quantize": (self.precision.quantize, "none"),
+        }
+        for name, (value, supported) in needed.items():
+            if value != supported:
+                raise UserError(
+                    f"`table_memory` needs `{name}` {supported}, not {value}: leave one of them "
+                    "out",
+                    settings=("table_memory", name),
+                )
 
     def _check_growth(self) -> None:
         """Refuses settings that depend on a fixed number of rows or ids."""

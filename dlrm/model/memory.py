@@ -13,6 +13,8 @@ from recsys.train.optimizers.dense import count_state_tensors, dense_rule_beside
 
 _FLOAT = 4
 _FEWEST_SLOTS = 2
+_TABLES = "tables"
+_STATE = "optimizer state of the tables"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
         remedies.append("`embedding_storage` bfloat16")
     row = config.row_dim * config.weight_bytes
     sizes = {name: count * row for name, count in rows.all.items()}
-    parts = {"tables": sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
+    parts = {_TABLES: sum(sizes.values()), "MLPs": mlp_bytes(config, num_tables)}
     if config.id_statistics:
         parts["statistics of ids"] = config.id_statistics * BYTES_OF_SLOT
         remedies.append("fewer slots of `id_statistics`")
@@ -78,7 +80,7 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
     return ModelMemory(parts, sizes, remedies)
 
 
-def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> ModelMemory:
+def memory_of_run(config: DlrmConfig, rows: TableRows, num_tables: int) -> ModelMemory:
     """Returns the memory of a run; if it trains, with gradients and optimizer states.
 
     Args:
@@ -86,6 +88,22 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
         rows: rows of the tables on this process.
         num_tables: number of tables in the model.
     """
+    needed, limit = _with_tables(config, rows, num_tables), config.run.table_memory
+    if limit is None:
+        remedies = [*needed.remedies, "`table_memory`, which keeps tables on disk, on a CPU"]
+        return dataclasses.replace(needed, remedies=remedies)
+    parts, row_state = dict(needed.parts), 0
+    if _STATE in parts:
+        names = ROW_RULES[config.optimizer.optimizer].row_state
+        row_state = sum(rows.all.values()) * len(names) * _FLOAT
+    in_files = parts.pop(_TABLES) + parts.pop(_STATE, 0) - row_state
+    parts |= {"tables in files": min(in_files, limit), _STATE: row_state}
+    remedies = ["less `table_memory`", *needed.remedies]
+    return ModelMemory(parts, needed.tables, remedies)
+
+
+def _with_tables(config: DlrmConfig, rows: TableRows, num_tables: int) -> ModelMemory:
+    """Returns the memory of a run with its tables in memory."""
     model = config.model
     loaded = loaded_memory(model, rows, num_tables)
     if config.run.mode != "train":
@@ -95,7 +113,7 @@ def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> Mode
     parts["MLPs, their gradients and optimizer"] = parts.pop("MLPs") * copies
     state = ROW_RULES[config.optimizer.optimizer].state_bytes_per_row(model.row_dim)
     sizes = {name: size + rows.all[name] * state for name, size in sizes.items()}
-    parts["optimizer state of the tables"] = sum(rows.all.values()) * state
+    parts[_STATE] = sum(rows.all.values()) * state
     # One more column counts the lookups of each row.
     parts["gradients of copied tables"] = sum(rows.copies.values()) * (model.row_dim + 1) * _FLOAT
     if model.id_statistics:

@@ -15,6 +15,7 @@ from dlrm.nn.id_statistics import IdStatistics
 from dlrm.nn.interaction import Interaction, build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp, has_apex
 from dlrm.nn.numerical import NumericalEmbedding
+from dlrm.nn.table_files import TableFiles
 
 
 class DenseNetwork(nn.Module):
@@ -325,6 +326,7 @@ class Dlrm(DlrmNetwork[Any]):
         config: sizes and variants of the network.
         table_sizes: rows of each table, capped at `config.max_table_size`.
         embeddings: the tables; None builds them.
+        files: contain the tables that are built here; None puts them into memory.
     """
 
     def __init__(
@@ -332,14 +334,21 @@ class Dlrm(DlrmNetwork[Any]):
         config: ModelConfig,
         table_sizes: Sequence[int],
         embeddings: Embeddings[Any] | None = None,
+        files: TableFiles | None = None,
     ) -> None:
         super().__init__(
-            config, table_sizes, lambda sizes: embeddings or build_tables(config, sizes)
+            config,
+            table_sizes,
+            lambda sizes: embeddings or build_tables(config, sizes, files=files),
         )
 
 
 def build_tables(
-    config: ModelConfig, table_sizes: Sequence[int], *, draws: bool = True
+    config: ModelConfig,
+    table_sizes: Sequence[int],
+    *,
+    draws: bool = True,
+    files: TableFiles | None = None,
 ) -> Embeddings[Tensor]:
     """Builds the tables of a model on one device; see `build_embeddings`."""
     return build_embeddings(
@@ -350,6 +359,7 @@ def build_tables(
         config.embedding_storage,
         init_std=config.embedding_init,
         draws=draws,
+        files=files,
     )
 
 

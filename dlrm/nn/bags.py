@@ -11,6 +11,7 @@ from torch import Tensor
 from cuda_ext import ops, reference
 from dlrm.config import ModelConfig
 from dlrm.nn.embedding import JointEmbeddings
+from dlrm.nn.table_files import TableFiles
 from recsys.data.click_columns import ClickColumns
 from recsys.data.list_columns import ListColumn
 from recsys.train.optimizers.rows import RowGradients
@@ -121,10 +122,12 @@ class BaggedEmbedding(JointEmbeddings[Bags]):
     _pending: tuple[Tensor, Tensor, Bags] | None = None
 
     @classmethod
-    def of(cls, config: ModelConfig, table_sizes: Sequence[int]) -> "BaggedEmbedding":
+    def of(
+        cls, config: ModelConfig, table_sizes: Sequence[int], files: TableFiles | None = None
+    ) -> "BaggedEmbedding":
         """Builds the tables of a model with random values."""
         dim, sizes = config.row_dim, config.capped(table_sizes)
-        tables = cls(sizes, dim, config.hash_indices, config.embedding_storage)
+        tables = cls(sizes, dim, config.hash_indices, config.embedding_storage, files)
         tables.init_std = config.embedding_init
         tables.reset_parameters()
         return tables

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from cuda_ext import ops
 from dlrm.config import EmbeddingStorage
+from dlrm.nn.table_files import TableFiles
 from recsys.errors import UserError
+from recsys.train.checkpoint import copy_values
 from recsys.train.optimizers.rows import RowGradients, RowLookups
 
 LookupsT = TypeVar("LookupsT")
@@ -72,7 +74,10 @@ class Embeddings(nn.Module, abc.ABC, Generic[LookupsT]):
         trainable: whether to keep what an update needs.
         finds_overflow: whether to look for infinite row gradients in backward, where this costs no
             additional pass.
+        files: contain the tables and their optimizer state; None if they are in memory.
     """
+
+    files: TableFiles | None = None
 
     def __init__(self, table_sizes: Sequence[int], embedding_dim: int, hash_indices: bool) -> None:
         super().__init__()
@@ -188,6 +193,7 @@ class JointEmbeddings(Embeddings[LookupsT]):
         embedding_dim: D, columns of each table.
         hash_indices: whether to reduce ids modulo the table size.
         storage: `float32`, or `bfloat16`, which is updated with stochastic rounding.
+        files: contain a float32 table; None puts it into memory.
 
     Attributes:
         in_autograd: whether autograd computes a gradient of the table; otherwise it is updated in
@@ -202,20 +208,22 @@ class JointEmbeddings(Embeddings[LookupsT]):
         embedding_dim: int,
         hash_indices: bool,
         storage: EmbeddingStorage = "float32",
+        files: TableFiles | None = None,
     ) -> None:
         super().__init__(table_sizes, embedding_dim, hash_indices)
+        self.files = files
         starts = list(itertools.accumulate(self.table_sizes, initial=0))
         self._row_dtype = torch.int32 if starts[-1] < 2**31 else torch.int64
         self._offsets: Tensor
         self._bad_id: Tensor
         self.register_buffer("_offsets", torch.tensor(starts), persistent=False)
         self.register_buffer("_bad_id", torch.full((1,), ops.NO_BAD_ID), persistent=False)
-        self.weight = nn.Parameter(
-            ops.use_huge_pages(
-                torch.empty(starts[-1], embedding_dim, dtype=getattr(torch, storage))
-            ),
-            self.in_autograd,
-        )
+        shape = torch.Size((starts[-1], embedding_dim))
+        if files is None:
+            table = ops.use_huge_pages(torch.empty(shape, dtype=getattr(torch, storage)))
+        else:
+            table = files.allocate(shape)
+        self.weight = nn.Parameter(table, self.in_autograd)
 
     def stored_tables(self) -> list[Tensor]:
         """Returns the joint table."""
@@ -434,7 +442,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
 
 def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
     """Copies values into the first rows of a shard."""
-    shard.view(embeddings.stored_tables())[: len(values)].copy_(values)
+    copy_values(shard.view(embeddings.stored_tables())[: len(values)], values)
 
 
 def _from_sparse(table: int, gradient: Tensor) -> RowGradients:
@@ -457,6 +465,7 @@ def build_embeddings(
     *,
     init_std: float | None = None,
     draws: bool = True,
+    files: TableFiles | None = None,
 ) -> Embeddings[Tensor]:
     """Builds embeddings of a type and storage.
 
@@ -469,10 +478,11 @@ def build_embeddings(
         init_std: see `Embeddings`.
         draws: whether to draw random values. For shards, the caller draws them, because they
             depend on the size of the whole tables.
+        files: contain the table of `joint_fused`; None puts the tables into memory.
     """
     tables: Embeddings[Tensor]
     if embedding_type == "joint_fused":
-        tables = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage)
+        tables = JointFusedEmbedding(table_sizes, embedding_dim, hash_indices, storage, files)
     else:
         tables = _TYPES[embedding_type](table_sizes, embedding_dim, hash_indices)
     tables.init_std = init_std

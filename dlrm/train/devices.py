@@ -5,25 +5,32 @@ The rest of the training code does not depend on the number of devices. The type
 known only at run time.
 """
 
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from cuda_ext import library
 from dlrm.config import DlrmConfig
 from dlrm.data.batch import SplitBatches, mixed_seed
 from dlrm.data.open_split import SplitPass, open_split
 from dlrm.data.opened import OpenedDataset
+from dlrm.data.prefetch import PrefetchedBatches
 from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import RankColumns, open_rank_split
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, place_tables
-from dlrm.model.memory import TableRows, trained_memory
+from dlrm.model.memory import TableRows, memory_of_run
 from dlrm.model.network import Dlrm, DlrmNetwork, build_tables
 from dlrm.nn.bags import BaggedEmbedding
-from dlrm.nn.embedding import Embeddings
+from dlrm.nn.embedding import Embeddings, JointEmbeddings
+from dlrm.nn.table_files import TableFiles
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.manifest import CLICKS_KIND
+from recsys.errors import UserError
 from recsys.train.memory import require_memory
 from recsys.train.optimizers.precision import Precision
 from recsys.train.processes import Processes
@@ -46,24 +53,27 @@ def build_model(
     """
     spec, rank, placement = dataset.spec, processes.rank, None
     names = spec.table_names
+    files = None
     rows = TableRows.of_model(config.model, names, spec.table_sizes)
     if processes.world_size > 1:
         placement = place_tables(config, spec, processes, device, print_line)
         rows = TableRows(*placement.rows_on(rank, names))
-    require_memory(trained_memory(config, rows, len(names)), device, processes)
+    require_memory(memory_of_run(config, rows, len(names)), device, processes)
+    if config.run.table_memory is not None:
+        files = _open_table_files(config, config.run.table_memory, device, processes)
     model: DlrmNetwork[Any]
     with device:
         if placement is None:
             tables: Embeddings[Any] | None = None
             if spec.lists:
-                tables = BaggedEmbedding.of(config.model, spec.table_sizes)
+                tables = BaggedEmbedding.of(config.model, spec.table_sizes, files)
             elif config.run.grow:
-                tables = build_tables(config.model, spec.table_sizes, draws=False)
+                tables = build_tables(config.model, spec.table_sizes, draws=False, files=files)
             if config.run.grow:
                 # The networks' values must not depend on how many rows the tables have by now,
                 # which are drawn at the start of a day.
                 torch.manual_seed(config.run.seed)
-            model = Dlrm(config.model, spec.table_sizes, tables)
+            model = Dlrm(config.model, spec.table_sizes, tables, files)
         else:
             torch.manual_seed(config.run.seed + rank)
             has_lists = bool(spec.lists)
@@ -74,6 +84,33 @@ def build_model(
         if isinstance(model, DistributedDlrm):
             model.broadcast_replicated()
     return model
+
+
+def _open_table_files(
+    config: DlrmConfig, limit: int, device: torch.device, processes: Processes
+) -> TableFiles:
+    """Makes the folder of the tables' files.
+
+    Raises:
+        UserError: this run cannot keep its tables in files.
+    """
+    if processes.world_size > 1 or device.type != "cpu":
+        raise UserError(
+            f"`table_memory` is for one process on a CPU, not {processes.world_size} on "
+            f"{device.type}; leave it out, or set `base_device` cpu and run without torchrun",
+            settings=("table_memory", "base_device"),
+        )
+    if not sys.platform.startswith("linux"):
+        raise UserError("`table_memory` needs Linux; leave it out", setting="table_memory")
+    if "cpu" not in library.COMPILED_FOR:
+        raise UserError(
+            "`table_memory` needs the compiled kernels of cuda_ext: "
+            f"{library.why_not_compiled('cpu')}",
+            setting="table_memory",
+        )
+    folder = config.checkpoint_folder or Path(tempfile.gettempdir())
+    folder.mkdir(parents=True, exist_ok=True)
+    return TableFiles(folder, limit)
 
 
 def open_batches(
@@ -89,7 +126,11 @@ def open_batches(
         DatasetError: the split is missing or damaged.
     """
     if not isinstance(model, DistributedDlrm):
-        return open_split(config, dataset, wanted, device)
+        batches = open_split(config, dataset, wanted, device)
+        tables = model.embeddings
+        if isinstance(tables, JointEmbeddings) and tables.files is not None:
+            return PrefetchedBatches(batches, tables)
+        return batches
     placement, rank = model.sharded.placement, model.sharded.rank
     rows = open_rank_split(config, dataset, RankColumns.of(placement, rank), wanted)
     hash_indices = config.model.hash_indices

@@ -121,6 +121,7 @@ class DlrmTrainStep(Generic[LookupsT]):
         self.mlp_optimizer = build_dense_optimizer(dense_rule_beside(config.optimizer), parameters)
         model.embeddings.trainable = bool(model.embeddings.table_sizes)
         model.embeddings.finds_overflow = precision.loss_scale != 1.0
+        files = model.embeddings.files
         self.embedding_optimizer = (
             RowwiseOptimizer(
                 model.embeddings,
@@ -128,6 +129,7 @@ class DlrmTrainStep(Generic[LookupsT]):
                 config.embedding_weight_decay,
                 precision.loss_scale,
                 l2=config.embedding_l2,
+                allocate=None if files is None else files.allocate,
             )
             if model.embeddings.trainable
             else None
