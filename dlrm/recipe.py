@@ -526,7 +526,9 @@ class DlrmTraining:
         recipe, tables = self.recipe, self.recipe.model.embeddings
         known = self.known or [0] * len(tables.table_sizes)
         names, seed = recipe.dataset.spec.table_names, recipe.config.run.seed
-        draw_new_rows(tables, recipe.dataset.root, names, known, seed)
+        optimizer = self.train_step.embedding_optimizer
+        states = [] if optimizer is None else optimizer.state
+        draw_new_rows(tables, states, recipe.dataset.root, names, known, seed)
 
     def _test_day(self, step: int) -> None:
         """Tests the model of the day before on all rows of this one.
@@ -535,7 +537,7 @@ class DlrmTraining:
             step: step of that model.
         """
         recipe, day = self.recipe, self.recipe.dataset.root.name
-        serve_new_rows(recipe.model.embeddings, self.known)
+        serve_new_rows(recipe.model.embeddings, recipe.dataset.root, self.known)
         metrics = recipe.score("train").metrics
         self.days.append({"day": day, "tested_step": step, **dataclasses.asdict(metrics)})
         recipe.machine.print_line(

@@ -74,6 +74,8 @@ def prepare(
     split_days: list[int] | tuple[int, ...] | str | None = ...,
     unlabelled: bool = ...,
     shuffle_seed: int | None = ...,
+    evict_after: int | None = ...,
+    evict_below: int | None = ...,
 ) -> Path:
     """Makes a dataset from a log; returns its folder.
 
@@ -134,6 +136,10 @@ def prepare(
         shuffle_seed: Shuffle the training split by a hash of the row number and this seed, a whole
             number from 0; none keeps the input order. A schema that splits by fractions or at
             random shuffles by default.
+        evict_after: Give the id of a category that has not occurred for this many days to a new
+            one, when a day adds categories; none keeps all ids.
+        evict_below: Only if the category has occurred fewer times than this since it got its id;
+            none takes any.
 
     Raises:
         UserError: a setting or the log is refused; the message names the file, line and column.

@@ -7,7 +7,7 @@ state made from the first three. Source: Steele, Lea and Flood, "Fast splittable
 generators", 2014.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import xxhash
 from torch import Tensor
 
 from dlrm.nn.embedding import Embeddings
-from recsys.data.growing.categories import category_numbers
+from recsys.data.growing.categories import category_numbers, reused_ids
 
 INITIAL_STD = 0.01
 """Standard deviation of new rows by default. It cannot depend on the size of the table, which
@@ -79,23 +79,38 @@ def _signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
+def new_rows(dataset: Path, feature: int, known: int, ids: int) -> Tensor:
+    """Returns the ids of categories that no earlier day had, in ascending order.
+
+    Args:
+        dataset: folder of the day.
+        feature: number of the feature.
+        known: ids of the day before, including id 0; 0 if there was none.
+        ids: ids of the day, including id 0.
+    """
+    behind = torch.arange(max(known, 1), ids)
+    return torch.cat([torch.from_numpy(reused_ids(dataset, feature)), behind]) if known else behind
+
+
 @torch.no_grad()
-def serve_new_rows(embeddings: Embeddings[Any], known: Sequence[int]) -> None:
+def serve_new_rows(embeddings: Embeddings[Any], dataset: Path, known: Sequence[int]) -> None:
     """Gives new categories the vector of id 0, as a server does that does not know them.
 
     Args:
         embeddings: the tables.
-        known: rows of each table that are kept.
+        dataset: folder of the day.
+        known: rows of each table that come from the day before.
     """
     stored = embeddings.stored_tables()
     for feature, shard in embeddings.shards().items():
-        rows = shard.view(stored)
-        rows[known[feature] :] = rows[0]
+        rows, ids = shard.view(stored), embeddings.table_sizes[feature]
+        rows[new_rows(dataset, feature, known[feature], ids)] = rows[0].clone()
 
 
 @torch.no_grad()
 def draw_new_rows(
     embeddings: Embeddings[Any],
+    states: Sequence[Mapping[str, Tensor]],
     dataset: Path,
     features: Sequence[str],
     known: Sequence[int],
@@ -105,20 +120,22 @@ def draw_new_rows(
 
     Args:
         embeddings: the tables, with their `init_std`.
+        states: named tensors of the optimizer for each stored table; those of the rows become zero.
         dataset: folder of the day, with the dictionaries of its ids.
         features: name of each table.
-        known: rows of each table that are kept.
+        known: rows of each table that come from the day before.
         seed: seed of the run.
     """
     std = embeddings.init_std or INITIAL_STD
     stored = embeddings.stored_tables()
     for feature, shard in embeddings.shards().items():
-        ids, first = embeddings.table_sizes[feature], known[feature]
-        if first == ids:
-            continue
-        rows = shard.view(stored)
-        if first == 0:
+        ids, rows = embeddings.table_sizes[feature], shard.view(stored)
+        if known[feature] == 0:
             rows[0].zero_()
-            first = 1
-        numbers = category_numbers(dataset, feature, ids)[first - 1 :]
-        rows[first:] = initial_rows(seed, features[feature], numbers, embeddings.embedding_dim, std)
+        new = new_rows(dataset, feature, known[feature], ids)
+        if len(new) == 0:
+            continue
+        numbers = category_numbers(dataset, feature, ids)[new.numpy() - 1]
+        rows[new] = initial_rows(seed, features[feature], numbers, embeddings.embedding_dim, std)
+        for name in states[shard.storage] if states else ():
+            shard.view([state[name] for state in states])[new] = 0

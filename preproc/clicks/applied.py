@@ -8,13 +8,13 @@ from typing import Any
 
 from preproc.clicks.dictionaries import RARE, Dictionaries
 from preproc.clicks.job import ClicksJob
-from preproc.clicks.rules import ClicksSemantics, one_split
+from preproc.clicks.rules import OF_EVICTION, ClicksSemantics, one_split
 from preproc.clicks.schema.row_format import Edges
 from preproc.clicks.schema.schema import Schema
 from preproc.files.errors import PreprocError
 from preproc.files.workspace import Workspace
 from recsys.data.errors import DatasetError
-from recsys.data.growing.categories import DICTIONARY_FOLDER
+from recsys.data.growing.categories import DICTIONARY_FOLDER, occurrences_path
 from recsys.data.manifest import LOG_KINDS, Manifest, file_checksum, fingerprint
 
 OF_NEW_ROWS = ("split_fractions", "split_rows", "split_days", "shuffle_seed", "unlabelled")
@@ -73,6 +73,9 @@ def rules_of_dataset(dataset: Path) -> dict[str, Any]:
 def recorded_semantics(job: ClicksJob) -> dict[str, Any]:
     """Returns the settings that the manifest of a job's dataset records."""
     semantics = dataclasses.asdict(job.semantics)
+    for name in OF_EVICTION:
+        if semantics[name] is None:
+            del semantics[name]
     if job.dictionaries is not None:
         applied = {name: semantics[name] for name in OF_NEW_ROWS}
         return _manifest_of(job.dictionaries).semantics | {APPLIED: applied}
@@ -144,7 +147,10 @@ def dictionaries_of_dataset(dataset: Path, *, has_counts: bool = False) -> Dicti
             path=dataset,
         )
     for column in range(len(key_types)):
-        for path in dictionaries.paths(column):
+        paths = dictionaries.paths(column)
+        if has_counts and occurrences_path(dataset, column).exists():
+            paths.append(occurrences_path(dataset, column))
+        for path in paths:
             entry = files.get(path.relative_to(dataset).as_posix())
             if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:
                 raise PreprocError(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from preproc.clicks.schema.row_format import KeyType
 from preproc.files.workspace import atomic_file
-from recsys.data.growing.categories import DICTIONARY_FOLDER
+from recsys.data.growing.categories import DICTIONARY_FOLDER, reused_path
 from recsys.data.positioned_io import map_array
 
 RARE = "rare_"
@@ -43,6 +43,17 @@ class Keys:
         texts = [bytes(key) for key in keys]
         ends = np.cumsum([len(text) for text in texts], dtype=_END)
         return cls(key_type, np.frombuffer(b"".join(texts), np.uint8), ends)
+
+    def taken(self, places: npt.NDArray[np.int64]) -> Self:
+        """Returns the categories at the given places, in their order."""
+        if self.ends is None:
+            return dataclasses.replace(self, values=self.values[places])
+        ends = self.ends.astype(np.int64)
+        begins = np.concatenate([[0], ends[:-1]])[places]
+        lengths = ends[places] - begins
+        new_ends = np.cumsum(lengths)
+        at = np.repeat(begins - (new_ends - lengths), lengths) + np.arange(lengths.sum())
+        return dataclasses.replace(self, values=self.values[at], ends=new_ends.astype(_END))
 
     def __len__(self) -> int:
         return len(self.values if self.ends is None else self.ends)
@@ -79,12 +90,15 @@ class Dictionaries:
         key: hash of the input and settings that they depend on; part of the key of later stages.
         has_counts: whether the counts of rare categories are kept, so that a later day adds to
             them; see `preproc.clicks.growth.rare_counts`.
+        has_reused: whether the ids that this day took from other categories are listed; see
+            `preproc.clicks.growth.eviction`.
     """
 
     folder: Path
     key_types: tuple[KeyType, ...]
     key: str = ""
     has_counts: bool = False
+    has_reused: bool = False
 
     def path(self, column: int) -> Path:
         """Returns the file with the numbers or texts of a column."""
@@ -98,9 +112,14 @@ class Dictionaries:
         """Returns the file with the counts of a column's rare categories."""
         return self.folder / f"{RARE}{column}.bin"
 
+    def reused_path(self, column: int) -> Path:
+        """Returns the file with the ids that this day took from other categories of a column."""
+        return reused_path(self.folder, column)
+
     def paths(self, column: int) -> list[Path]:
         """Returns the files of a column; the last one marks it as complete."""
         counts = [self.counts_path(column)] if self.has_counts else []
+        counts += [self.reused_path(column)] if self.has_reused else []
         ends = [self.ends_path(column)] if self.key_types[column] == "text" else []
         return [*counts, *ends, self.path(column)]
 

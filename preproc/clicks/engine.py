@@ -15,6 +15,7 @@ from typing import Any
 
 from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.growth.days import Growth
+from preproc.clicks.growth.eviction import reuse_ids
 from preproc.clicks.job import ClicksJob
 from preproc.clicks.rules import SPLITS, Bounds, ClicksSemantics, Split, split_bounds
 from preproc.clicks.schema.grammar import RejectReason, wrong_fields
@@ -91,6 +92,21 @@ class EngineJob:
     """Dictionaries to encode with; None makes the engine count categories."""
     growth: Growth | None = None
     """What the day adds to; None for a dataset that does not grow."""
+
+    def with_reused_ids(self, merged: Dictionaries) -> Dictionaries:
+        """Returns the dictionaries of a day after eviction; see `preproc.clicks.growth.eviction`.
+
+        Args:
+            merged: dictionaries with the known and then the new categories of each column.
+        """
+        growth, semantics = self.growth, self.job.semantics
+        if growth is None or growth.known is None or semantics.evict_after is None:
+            return merged
+        rule = [semantics.evict_after, semantics.evict_below]
+        folder = self.work_folder("reuse", merged=merged.key, rule=rule, **self.growth_key)
+        placed = dataclasses.replace(merged, folder=folder, key=folder.name, has_reused=True)
+        reuse_ids(growth, merged, semantics, placed)
+        return placed
 
     @property
     def growth_key(self) -> dict[str, object]:

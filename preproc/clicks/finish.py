@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult
+from preproc.clicks.growth.days import Growth
+from preproc.clicks.growth.eviction import write_occurrences
 from preproc.clicks.layouts.lists import take_lists
 from preproc.clicks.layouts.npy import write_days
 from preproc.clicks.layouts.torchrec import dataset_spec, write_wide
@@ -17,6 +20,7 @@ from preproc.clicks.shuffle import ColumnFile, shuffle_columns
 from preproc.files.days import CHECKSUM
 from preproc.files.workspace import link_files
 from recsys.data.feature_spec import FeatureSpec
+from recsys.data.growing.categories import DICTIONARY_FOLDER
 from recsys.data.list_columns import OFFSET, ListFiles
 from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
 from recsys.data.positioned_io import map_array
@@ -30,6 +34,8 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
 
     `semantics` are the settings that the manifest records.
     """
+    if engine_job.growth is not None and engine_job.job.semantics.evict_after is not None:
+        _record_occurrences(engine_job, engine_job.growth, result)
     result = _complete(engine_job, result)
     job, dataset = engine_job.job, result.dataset
     dataset_spec(job, result.cardinalities).save(dataset, wide=job.layout == "torchrec")
@@ -82,6 +88,18 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
         engine_job.reporter.note(_list_lengths(dataset, spec, result.rows))
     engine_job.workspace.publish(dataset, engine_job.reporter.note)
     return job.output
+
+
+def _record_occurrences(engine_job: EngineJob, growth: Growth, result: EngineResult) -> None:
+    """Writes when each category last occurred, see `write_occurrences`."""
+    semantics, folder = engine_job.job.semantics, result.dataset / DICTIONARY_FOLDER
+    dictionaries = Dictionaries(folder, semantics.key_types, has_counts=True)
+    spec = semantics.feature_spec(result.cardinalities)
+    dtypes = [feature.dtype for feature in (*spec.categorical, *spec.lists)]
+    write_occurrences(
+        *(growth, result.dataset, result.columns.folder, dictionaries, dtypes),
+        semantics.vocabularies,
+    )
 
 
 def _list_lengths(dataset: Path, spec: FeatureSpec, rows: Mapping[Split, int]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from preproc.clicks.engines import ENGINES
-from preproc.clicks.rules import ClicksSemantics
+from preproc.clicks.rules import OF_EVICTION, ClicksSemantics
 from preproc.clicks.schema.read import load_schema
 from preproc.clicks.schema.schema import SHUFFLED, SplitKind
 from preproc.files.errors import PreprocError
@@ -54,14 +54,14 @@ def semantics_of_schema(path: Path, overrides: Mapping[str, Any]) -> ClicksSeman
 
     Args:
         path: the YAML file.
-        overrides: may hold `split_fractions`, `split_rows` and `shuffle_seed`; None for the last
-            one keeps the order of the input.
+        overrides: may hold `split_fractions`, `split_rows`, the settings of eviction, and
+            `shuffle_seed`, where None keeps the order of the input.
 
     Raises:
         UserError: the schema is wrong, or an override is not one of these.
     """
     schema = load_schema(path)
-    beside = {"split_fractions", "split_rows", "shuffle_seed"}
+    beside = {"split_fractions", "split_rows", "shuffle_seed", *OF_EVICTION}
     overrides = {
         name: value
         for name, value in overrides.items()

@@ -39,7 +39,7 @@ from preproc.clicks.schema.row_format import (
 )
 from preproc.clicks.schema.schema import Schema
 from recsys.errors import UserError
-from recsys.settings import require_below, require_not_negative, setting
+from recsys.settings import Not, require_below, require_not_negative, require_positive, setting
 
 if TYPE_CHECKING:
     from recsys.data.feature_spec import FeatureSpec
@@ -121,6 +121,19 @@ class ClicksSemantics:
         "default.",
     )
 
+    evict_after: int | None = setting(
+        None,
+        "Give the id of a category that has not occurred for this many days to a new one, when a "
+        "day adds categories; none keeps all ids.",
+        used_with={"extend": Not(None)},
+    )
+    evict_below: int | None = setting(
+        None,
+        "Only if the category has occurred fewer times than this since it got its id; none takes "
+        "any.",
+        used_with={"evict_after": Not(None)},
+    )
+
     def __post_init__(self) -> None:
         """Refuses values that are not allowed."""
         for name in ("numerical_offset", "numerical_min"):
@@ -137,6 +150,7 @@ class ClicksSemantics:
                 settings=("numerical_min", "numerical_offset"),
             )
         require_not_negative(self, "frequency_limit")
+        self._check_eviction()
         require_below(self, "frequency_limit", 2**64)
         if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
             raise UserError(
@@ -166,6 +180,19 @@ class ClicksSemantics:
                     f"the rest if you like; got {','.join(map(str, counts))}",
                     setting=name,
                 )
+
+    def _check_eviction(self) -> None:
+        for name in ("evict_after", "evict_below"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+        of_columns = () if self.schema is None else self.schema.with_dictionaries
+        limited = [column.name for column in of_columns if column.max_ids]
+        if self.evict_after is not None and limited:
+            raise UserError(
+                f"`evict_after` bounds the number of ids; drop max_ids of the schema's columns "
+                f"{', '.join(limited)}",
+                setting="evict_after",
+            )
 
     @property
     def num_numerical(self) -> int:
@@ -251,6 +278,9 @@ class ClicksSemantics:
             and self.split_fractions is self.split_rows is self.split_days is None
         )
 
+
+OF_EVICTION = ("evict_after", "evict_below")
+"""Settings that a manifest records only if they are set."""
 
 SPLIT_SETTINGS = ("split_fractions", "split_rows", "split_days")
 """Settings that exclude each other."""

@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm.nn.growing_rows import initial_rows
+from dlrm.nn.growing_rows import INITIAL_STD, draw_new_rows, initial_rows
 from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.job import semantics_of_schema
+from recsys.data.growing.categories import category_numbers, reused_ids
 from recsys.data.manifest import Manifest
 from tests import harness
-from tests.checkpoints import assert_same, latest
+from tests.checkpoints import assert_same, latest, tensors
 from tests.dlrm.conftest import SMALL_MODEL
 from tests.dlrm.days import ALL_FOR_TRAINING, FIRST, write_logs
 from tests.harness import assert_tells
 from tests.preproc.clicks import schema_log
+from tests.preproc.clicks.passing_days import rules as eviction_rules
+from tests.preproc.clicks.passing_days import write_day
 from tests.preproc.clicks.rows import extend, run
 from tests.tools import needs
 
@@ -177,6 +180,63 @@ def test_each_day_is_tested_before_it_is_trained_on(program, days, tmp_path):
     table = [line for line in program.stdout.splitlines() if line.startswith("day_000")][-2:]
     for line, test in zip(table, tests, strict=True):
         assert_tells(line, test["day"], f"{test['auc']:.4f}", f"{test['log_loss']:.4f}")
+
+
+@pytest.fixture(scope="module")
+def evicted(tmp_path_factory) -> Path:
+    """Four days on which new categories get the ids of others."""
+    folder = tmp_path_factory.mktemp("evicted")
+    for number in range(4):
+        extend(folder / "days", write_day(folder / "logs", number), eviction_rules(1))
+    return folder / "days"
+
+
+def test_categories_with_reused_ids_start_anew(program, evicted, tmp_path):
+    """Row and optimizer state of a reused id are those of a new category, all others stay."""
+    days = sorted(evicted.iterdir())
+    for day in days[:-1]:
+        shutil.copytree(day, tmp_path / "days" / day.name)
+    flags = ("--grow", "--optimizer=adam", "--lr=0.01", *BATCH)
+    program.train(tmp_path / "days", tmp_path / "run", *flags)
+    before = tensors(tmp_path / "run")
+    shutil.copytree(days[-1], tmp_path / "days" / days[-1].name)
+    seed = latest(tmp_path / "run").config["seed"]
+    started = {}
+
+    def keep(embeddings, states, *others):
+        draw_new_rows(embeddings, states, *others)
+        for feature, shard in embeddings.shards().items():
+            started[feature] = [
+                shard.view(embeddings.stored_tables()).clone(),
+                *(shard.view([state[name] for state in states]).clone() for name in states[0]),
+            ]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dlrm.recipe.draw_new_rows", keep)
+        program.train(tmp_path / "days", tmp_path / "run", *flags, "--resume")
+    num_reused = 0
+    for feature in range(26):
+        reused = torch.from_numpy(reused_ids(days[-1], feature))
+        num_reused += len(reused)
+        weight, *state = started[feature]
+        numbers = category_numbers(days[-1], feature, len(weight))
+        drawn = numbers[reused.numpy() - 1], weight.shape[1], INITIAL_STD
+        assert torch.equal(weight[reused], initial_rows(seed, f"cat_{feature}", *drawn))
+        assert all(not each[reused].any() for each in state)
+        kept = torch.ones(len(before[f"embedding_{feature}.weight"]), dtype=torch.bool)
+        kept[reused] = False
+        known = torch.nonzero(kept).squeeze(1)
+        assert torch.equal(weight[known], before[f"embedding_{feature}.weight"][known])
+    assert num_reused > 20
+
+
+def test_day_by_day_with_reused_ids_gives_the_same(program, evicted, tmp_path):
+    for number, day in enumerate(sorted(evicted.iterdir())):
+        shutil.copytree(day, tmp_path / "days" / day.name)
+        resume = ("--resume",) if number else ()
+        program.train(tmp_path / "days", tmp_path / "daily", "--grow", *BATCH, *resume)
+    program.train(evicted, tmp_path / "whole", "--grow", "--progressive", *BATCH)
+    assert_same(tmp_path / "whole", tmp_path / "daily")
 
 
 def test_initial_rows_depend_on_the_category_alone():

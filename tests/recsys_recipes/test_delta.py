@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deltas: what changed between two versions makes the later one from the earlier, byte for byte."""
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.dlrm.conftest import DlrmProgram
 from tests.dlrm.days import FIRST, write_logs
 from tests.harness import assert_tells
 from tests.preproc.clicks import schema_log
+from tests.preproc.clicks.passing_days import rules as eviction_rules
+from tests.preproc.clicks.passing_days import write_day
 from tests.preproc.clicks.rows import extend
 from tests.tools import needs
 
@@ -139,3 +142,29 @@ def test_feature_files_grow_by_their_new_categories(tmp_path):
         with_categories(made[earlier], added, tmp_path / "grown")
         assert (tmp_path / "grown").read_bytes() == made[later].read_bytes()
     assert new_categories(made[1], made[0]) is None
+
+
+@pytest.mark.parametrize("kind", ["Criteo", "texts"])
+def test_a_feature_file_in_which_ids_are_reused(tmp_path, kind):
+    """The file of each day, from that of the day before."""
+    rules = {"split_rows": (-1, 0, 0), "evict_after": 1}
+    columns = [{n: v for n, v in c.items() if n != "max_ids"} for c in schema_log.SCHEMA["columns"]]
+    schema = schema_log.write_schema(tmp_path, columns=columns)
+    made, num_reused = [], 0
+    for number in range(4):
+        if kind == "Criteo":
+            log, first, of = write_day(tmp_path / "logs", number), eviction_rules(1), {}
+        else:
+            log, of = tmp_path / f"log_{number}.csv", {"schema": schema}
+            log.write_bytes(schema_log.text_of(schema_log.rows(250, seed=number)))
+            first = semantics_of_schema(schema, rules)
+        extend(tmp_path / "days", log, first, **of)
+        day = max((tmp_path / "days").iterdir())
+        num_reused += sum(path.stat().st_size // 4 for path in day.rglob("reused_*.bin"))
+        made.append(tmp_path / f"features_{number}")
+        write_feature_file(day, made[-1], "float32")
+    for earlier, later in itertools.pairwise(made):
+        added = new_categories(earlier, later)
+        with_categories(earlier, added, tmp_path / "grown")
+        assert (tmp_path / "grown").read_bytes() == later.read_bytes()
+    assert num_reused > 0

@@ -19,6 +19,13 @@ from preproc.clicks.columns import EncodeStage, SplitColumnsWriter
 from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
 from preproc.clicks.engines.row_values import groups, split_values
+from preproc.clicks.growth.days import Growth
+from preproc.clicks.growth.eviction import (
+    occurrences_of,
+    reused_places,
+    save_reused,
+    with_reused_ids,
+)
 from preproc.clicks.growth.rare_counts import read_counts, write_counts
 from preproc.clicks.layouts.lists import unit_files
 from preproc.clicks.rules import (
@@ -241,6 +248,24 @@ def build_dictionaries(
     return dictionaries, rare
 
 
+def _reuse_ids(
+    dictionaries: list[Keys], growth: Growth | None, semantics: ClicksSemantics
+) -> list[npt.NDArray[np.int64]]:
+    """Gives ids of the day before to new categories, in place; see `growth.eviction`.
+
+    Returns:
+        The places that were reused in each column; empty without eviction.
+    """
+    if growth is None or growth.known is None or semantics.evict_after is None:
+        return []
+    reused = []
+    for column, (keys, size) in enumerate(zip(dictionaries, growth.known.kept, strict=True)):
+        before, num_new = occurrences_of(growth, column), len(keys) - size
+        reused.append(reused_places(before, num_new, growth.number, semantics))
+        dictionaries[column] = with_reused_ids(keys, size, reused[-1])
+    return reused
+
+
 def encode(rows: ParsedRows, dictionaries: list[Keys], semantics: ClicksSemantics) -> ClickColumns:
     """Returns the columns of a dataset, with float32 numerical features."""
     tables = [{key: i for i, key in enumerate(keys, start=1)} for keys in dictionaries]
@@ -339,6 +364,7 @@ def run(engine_job: EngineJob) -> EngineResult:
     dictionaries, rare = (
         (given.load(), []) if given else build_dictionaries(rows, counted, job.semantics, known)
     )
+    reused = _reuse_ids(dictionaries, growth, job.semantics)
     order = _final_order(len(rows.label), bounds["train"], job.semantics.shuffle_seed)
     rows = rows.taken(order)
     columns = encode(rows, dictionaries, job.semantics)
@@ -347,11 +373,18 @@ def run(engine_job: EngineJob) -> EngineResult:
     shutil.rmtree(staging)  # this engine does not resume an interrupted run
     staging.mkdir()
     stage = EncodeStage(staging, job)
-    saved = Dictionaries(staging, job.semantics.key_types, has_counts=growth is not None)
+    saved = Dictionaries(
+        staging,
+        job.semantics.key_types,
+        has_counts=growth is not None,
+        has_reused=bool(reused),
+    )
     for column, keys in enumerate(dictionaries):
         saved.save(column, keys)
     for column, of_column in enumerate(rare if growth else ()):
         write_counts(saved.counts_path(column), saved.key_types[column], of_column)
+    for column, places in enumerate(reused):
+        save_reused(saved.reused_path(column), places)
     spec = job.semantics.feature_spec(saved.cardinalities)
     with SplitColumnsWriter(stage, spec, bounds).open() as writer:
         write_lists(stage, columns, bounds, spec)

@@ -35,6 +35,11 @@ class Growth:
     filled: tuple[Split, ...]
 
     @property
+    def number(self) -> int:
+        """Number of the new day, from 0."""
+        return len(self.history)
+
+    @property
     def key(self) -> list[str]:
         """Key for the stages that depend on the days before."""
         return [day["fingerprint"] for day in self.history]

@@ -158,38 +158,54 @@ def _keys_of(
 
 
 def new_categories(earlier: Path, later: Path) -> dict[str, npt.NDArray[Any]] | None:
-    """Returns the categories that a feature file has in addition to an earlier one.
+    """Returns the categories of a feature file that are not those of an earlier one.
 
     Returns:
-        Name -> array for `with_categories`; None if the later file has other rules, or other ids
-        for the earlier one's categories.
+        Name -> array for `with_categories`; None if the later file has other rules, fewer
+        categories, or mostly others.
     """
     old, new = _read(earlier), _read(later)
     same = (old.fields, old.has_float16, len(old.dictionaries))
     if same != (new.fields, new.has_float16, len(new.dictionaries)):
         return None
-    added: dict[str, npt.NDArray[Any]] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     for column, (was, now) in enumerate(zip(old.dictionaries, new.dictionaries, strict=True)):
-        size = len(was.values)
-        if was.type != now.type or not np.array_equal(now.values[:size], was.values):
+        size = len(was)
+        if was.type != now.type or len(now) < size:
             return None
-        added[f"{column}"] = now.values[size:]
-        if was.ends is not None and now.ends is not None:
-            if not np.array_equal(now.ends[: len(was)], was.ends):
-                return None
-            added[f"{column}.ends"] = now.ends[len(was) :]
-    return added
+        reused = np.flatnonzero(_differ(was, now.taken(np.arange(size))))
+        if len(reused) > size // 2:
+            return None
+        added = now.taken(np.concatenate([reused, np.arange(size, len(now))]))
+        arrays |= {f"{column}": added.values, f"{column}.reused": reused}
+        if added.ends is not None:
+            arrays[f"{column}.ends"] = added.ends
+    return arrays
 
 
-def with_categories(earlier: Path, added: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
+def _differ(first: Keys, second: Keys) -> npt.NDArray[np.bool_]:
+    """Compares the categories of two columns of equal length: [n]."""
+    if first.ends is None or second.ends is None:
+        different: npt.NDArray[np.bool_] = first.values != second.values
+        return different
+    if np.array_equal(first.ends, second.ends) and np.array_equal(first.values, second.values):
+        return np.zeros(len(first), np.bool_)
+    return np.array([one != other for one, other in zip(first, second, strict=True)])
+
+
+def with_categories(earlier: Path, arrays: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
     """Writes the later file of `new_categories`, byte for byte."""
     old = _read(earlier)
     dictionaries = []
     for column, keys in enumerate(old.dictionaries):
-        values, ends = np.concatenate([keys.values, added[f"{column}"]]), keys.ends
+        values, ends = np.concatenate([keys.values, arrays[f"{column}"]]), keys.ends
         if ends is not None:
-            ends = np.concatenate([ends, added[f"{column}.ends"]])
-        dictionaries.append(Keys(keys.type, values, ends))
+            ends = np.concatenate([ends, arrays[f"{column}.ends"] + np.uint64(len(keys.values))])
+        both, size, reused = Keys(keys.type, values, ends), len(keys), arrays[f"{column}.reused"]
+        order = np.arange(len(both))
+        order[reused] = size + np.arange(len(reused))
+        moved = size + np.arange(len(reused))
+        dictionaries.append(both.taken(np.delete(order, moved)))
     _write(path, old.fields, dictionaries, has_float16=old.has_float16)
 
 

@@ -12,6 +12,36 @@ from recsys.data.errors import DatasetError
 from recsys.data.positioned_io import map_array
 
 DICTIONARY_FOLDER = "dictionaries"
+OCCURRENCES = np.dtype("<u8")
+"""Type of the numbers in `occurrences_path`."""
+REUSED = np.dtype("<u4")
+"""Type of the ids in `reused_path`."""
+
+
+def occurrences_path(dataset: Path, feature: int) -> Path:
+    """Returns the file with the last day and the occurrences of each category: [ids - 1, 2].
+
+    It exists if ids are reused. Days are counted from 0, occurrences since the category got its id.
+    """
+    return dataset / DICTIONARY_FOLDER / f"seen_{feature}.bin"
+
+
+def reused_path(folder: Path, feature: int) -> Path:
+    """Returns the file with the ids that a day took from categories and gave to others.
+
+    Args:
+        folder: folder of the dictionaries.
+        feature: number of the categorical feature.
+    """
+    return folder / f"reused_{feature}.bin"
+
+
+def reused_ids(dataset: Path, feature: int) -> npt.NDArray[np.int64]:
+    """Returns the ids that a day took from categories and gave to others, in ascending order."""
+    path = reused_path(dataset / DICTIONARY_FOLDER, feature)
+    if not path.exists():
+        return np.empty(0, np.int64)
+    return map_array(path, REUSED).astype(np.int64)
 
 
 def category_numbers(dataset: Path, feature: int, ids: int) -> npt.NDArray[np.uint64]:

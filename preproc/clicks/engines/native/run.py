@@ -49,7 +49,8 @@ def run_stages(
     edges: Edges = {}
     dictionaries = engine_job.dictionaries
     if dictionaries is None:
-        dictionaries, edges = merge(engine_job, executor, scanned, settings)
+        merged, edges = merge(engine_job, executor, scanned, settings)
+        dictionaries = engine_job.with_reused_ids(merged)
         engine_job, scanned = engine_job.with_edges(edges), scanned.with_edges(edges)
     plan = encode(engine_job, executor, scanned, dictionaries)
     engine_job.check_inputs()

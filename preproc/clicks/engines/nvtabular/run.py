@@ -67,8 +67,8 @@ def run(engine_job: EngineJob) -> EngineResult:
         bounds = split_bounds([f.rows for f in rows.files], job.semantics)
         total = sum(f.rows for f in rows.files)
         counted = total if job.semantics.dictionary_days == "all" else bounds["train"][1]
-        dictionaries = engine_job.dictionaries or build_dictionaries(
-            engine_job, process, rows, counted
+        dictionaries = engine_job.dictionaries or engine_job.with_reused_ids(
+            build_dictionaries(engine_job, process, rows, counted)
         )
         spec = FeatureSpec.criteo(dictionaries.cardinalities)
         stage, clicks = _encode(engine_job, process, rows, dictionaries, spec, bounds)
