@@ -38,6 +38,7 @@ from bert4rec.train.step import Bert4RecTrainStep, build_step, item_rule
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
 from recsys.models.baselines import BASELINES
+from recsys.ratings.data.last_day import split_last_day
 from recsys.ratings.data.negatives import log_popularity
 from recsys.ratings.data.opened import OpenedHistories
 from recsys.ratings.data.split import Split, count_users
@@ -108,6 +109,8 @@ class Bert4RecRecipe:
         dataset = OpenedHistories.open(config.data)
         config = complete(config, loaded, dataset)
         sequences = dataset.sequences(config.data, config.run.seed)
+        if config.run.progressive:
+            sequences = _of_last_day(sequences, dataset, loaded)
         check_result_files(config.evaluation, sequences)
         is_host = machine.processes.is_first and machine.device.type == "cpu"
         needed = trained_memory(
@@ -173,10 +176,13 @@ class Bert4RecRecipe:
         if self.loaded is None or self.config.run.load_checkpoint_path is None:
             return
         is_training = self.config.run.mode == "train"
-        if not (is_training and self.dataset.follows(self.loaded.origin)):
+        may_follow = is_training or self.config.run.progressive
+        if not (may_follow and self.dataset.follows(self.loaded.origin)):
             self._check_dataset(self.loaded, new_users=True)
-        if is_training:
+        if may_follow:
             self.loaded.load_base_into(self.model)
+            if self.config.run.progressive:
+                self.model.hide_items(self.loaded.num_items)
             return
         self.loaded.load_into(self.model)
         trained_with = self.loaded.checkpoint.settings(ObjectiveConfig)
@@ -238,6 +244,24 @@ class Bert4RecRecipe:
     def inferences(self, batch_size: int) -> Sequence[Callable[[], object]]:
         """Returns calls that recommend for batches of users in random order."""
         return inferences(self.model, self.sequences, self.config, self.machine, batch_size)
+
+
+def _of_last_day(
+    sequences: Sequences, dataset: OpenedHistories, loaded: Bert4RecCheckpoint | None
+) -> Sequences:
+    """Returns the split by the dataset's last day.
+
+    Raises:
+        UserError: the model is not one of an earlier day of the dataset, or see `split_last_day`.
+    """
+    if loaded is None or dataset.root is None or not dataset.follows(loaded.origin):
+        named = "no checkpoint" if loaded is None else str(loaded.path)
+        raise UserError(
+            f"`progressive` tests the model of an earlier day on {dataset.name}, which {named} is "
+            "not; name it with `load_checkpoint_path`",
+            settings=("progressive", "load_checkpoint_path"),
+        )
+    return split_last_day(sequences, dataset.root)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

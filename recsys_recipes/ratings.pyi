@@ -834,6 +834,7 @@ def test(
     ignore_fingerprint: bool = ...,
     parallelism: Literal["ddp", "dmp"] = ...,
     epochs: int = ...,
+    progressive: bool = ...,
     top_k: int = ...,
     benchmark_steps: int = ...,
     report: str | Path = ...,
@@ -928,6 +929,10 @@ def test(
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
+        progressive: Test the model of an earlier day of a growing dataset (recsys-recipes prepare
+            ratings `extend`) on each user's first item of the dataset's last day, beside the
+            popularity of the seven days before; items that are new since have no vector and rank
+            last
         top_k: Length of a list of recommendations, and of the list of a user in a test
         benchmark_steps: Steps of `run_benchmark`
         report: HTML file to write with the curves, times, metrics and settings of the run, such as

@@ -41,6 +41,14 @@ class RunConfig(RunSettings):
         resumable=True,
         used_with={"mode": ("train",)},
     )
+    progressive: bool = setting(
+        False,
+        "Test the model of an earlier day of a growing dataset (recsys-recipes prepare ratings "
+        "--extend) on each user's first item of the dataset's last day, beside the popularity of "
+        "the seven days before; items that are new since have no vector and rank last",
+        resumable=True,
+        used_with={"mode": ("test",)},
+    )
     export_root: str = setting(
         "",
         "Folder of the checkpoints; empty saves none",

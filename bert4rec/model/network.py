@@ -23,6 +23,7 @@ from recsys.train.optimizers.rows import RowGradients, RowLookups
 
 NO_ADAPTER = AdapterConfig()
 """Settings of a network without adapters."""
+_HIDDEN_SCORE = -1e9
 _ITEM_LENGTH = 0.5
 """Length of item vectors that `set_items` sets."""
 ADAPTERS = "adapters."
@@ -94,6 +95,14 @@ class Bert4Rec(nn.Module):
         for table in (self.embedding.items[1:-1], self.head.weight):
             if table is not None:
                 table[known.to(table.device)] = _ITEM_LENGTH * vectors[known].to(table.device)
+
+    @torch.no_grad()
+    def hide_items(self, known: int) -> None:
+        """Gives all items but the first `known` no vector, and a score below all others."""
+        for table in (self.embedding.items[1:-1], self.head.weight):
+            if table is not None:
+                table[known:] = 0
+        self.head.bias[known:] = _HIDDEN_SCORE
 
     def forward(
         self,

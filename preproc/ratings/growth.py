@@ -20,13 +20,12 @@ from preproc.files.errors import PreprocError
 from preproc.files.workspace import link_files
 from preproc.ratings.format import ITEM, TIMESTAMP, USER, RatingsFormat
 from preproc.ratings.numbering import renumbered
-from preproc.ratings.parse import Interactions
+from preproc.ratings.parse import Interactions, keys_of_times, times_of_keys
 from preproc.ratings.stages import Filtered
 from recsys.data.manifest import Manifest
-from recsys.data.sequences.files import read_item_map, write_parquet
+from recsys.data.sequences.files import DAY_ROWS, read_item_map, write_parquet
 from recsys.data.sequences.titles import read_titles
 
-FOLDER = "rows"
 RULES = ("min_rating", "min_user_count", "min_item_count", "kcore", "split")
 """Settings that the first day sets for all days."""
 
@@ -64,7 +63,7 @@ class RatingsSoFar:
         history, (_, last) = history_of(folder), next_day(folder)
         if last is None:
             return cls(last=None, history=[], known=pa.array([], pa.string()), before=None)
-        if not any((last / FOLDER).glob("*.parquet")):
+        if not any((last / DAY_ROWS).glob("*.parquet")):
             raise PreprocError(
                 f"`extend` {folder}: {last.name} was prepared without its rows; prepare the first "
                 "day with `extend` too",
@@ -108,13 +107,17 @@ class RatingsSoFar:
     def write(self, dataset: Path, layout: RatingsFormat) -> None:
         """Writes the rows of the new day, and links those of the earlier days."""
         if self.last is not None:
-            link_files(self.last / FOLDER, dataset / FOLDER, but=())
-        (dataset / FOLDER).mkdir(exist_ok=True)
+            link_files(self.last / DAY_ROWS, dataset / DAY_ROWS, but=())
+        (dataset / DAY_ROWS).mkdir(exist_ok=True)
         table = pa.concat_tables(self._pending).combine_chunks()
+        if layout.real_times:
+            times = times_of_keys(table[TIMESTAMP].to_numpy())
+            place = table.column_names.index(TIMESTAMP)
+            table = table.set_column(place, TIMESTAMP, pa.array(times))
         schema = table.schema.with_metadata({_REAL_TIMES: _times_of(layout)})
         groups = (table.slice(at, _GROUP_ROWS) for at in range(0, len(table), _GROUP_ROWS))
         number = len(self._paths())
-        write_parquet(dataset / FOLDER / f"day_{number:04d}.parquet", schema,
+        write_parquet(dataset / DAY_ROWS / f"day_{number:04d}.parquet", schema,
                       (group.cast(schema) for group in groups))  # fmt: skip
 
     def number(self, filtered: Filtered) -> Filtered:
@@ -136,7 +139,7 @@ class RatingsSoFar:
         return read_titles(self.last, len(self.known)) or []
 
     def _paths(self) -> list[Path]:
-        return [] if self.last is None else sorted((self.last / FOLDER).glob("*.parquet"))
+        return [] if self.last is None else sorted((self.last / DAY_ROWS).glob("*.parquet"))
 
 
 def rules_of_day(last: Path) -> dict[str, Any]:
@@ -159,6 +162,8 @@ def _interactions(table: pa.Table) -> Interactions:
     users, items = (table.column(name).dictionary_encode() for name in (USER, ITEM))
     has_times = TIMESTAMP in table.column_names
     times = table.column(TIMESTAMP).to_numpy() if has_times else None
+    if times is not None and times.dtype == np.float64:
+        times = keys_of_times(times)
     return Interactions(users, items, None, times)
 
 

@@ -171,3 +171,9 @@ class ReferenceReader:
 def times_of_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Converts timestamps of a format with `real_times` back to floats."""
     return np.where(keys < 0, keys ^ np.iinfo(np.int64).max, keys).view(np.float64)
+
+
+def keys_of_times(times: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Inverts `times_of_keys`."""
+    keys = times.view(np.int64)
+    return np.where(keys < 0, keys ^ np.iinfo(np.int64).max, keys)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A catalogue that grows: known items keep their rows, and lists name new ones the day after."""
 
+import shutil
+
 import pyarrow as pa
 import pytest
 import torch
@@ -8,7 +10,9 @@ import torch
 import recsys_recipes as rr
 from bert4rec.model.network import Bert4Rec
 from bert4rec.model.weights import Bert4RecCheckpoint, weights_of
+from recsys.data.sequences.files import read_item_map, read_sequences
 from recsys.errors import UserError
+from recsys.ratings.data.last_day import split_last_day
 from recsys.train.checkpoint import CheckpointError
 from tests.harness import refusal
 
@@ -87,3 +91,64 @@ def test_only_a_later_day_of_the_same_dataset_may_have_more_items(grown, tmp_pat
     with refusal(kind=UserError):  # a test compares with the days of the model
         rr.ratings.test(second, run)
     assert rr.ratings.test(first, run)
+
+
+@pytest.fixture(scope="module")
+def two_days(tmp_path_factory):
+    """Days that follow each other: on the second, all users come back, and some to a new item."""
+    root = tmp_path_factory.mktemp("two_days")
+    first = [[f"a{(user + k) % 12}" for k in range(5)] for user in range(48)]
+    second = [[f"a{(user + 5) % 12}", "new"] for user in range(24)] + [["new"]] * 24
+    filters = {"min_user_count": 3, "columns": COLUMNS}
+    day = rr.ratings.prepare(table(first, 0, 0), extend=root / "days", **filters)
+    later = rr.ratings.prepare(table(second, 0, 10**6), extend=root / "days", columns=COLUMNS)
+    run = rr.ratings.train(day, root / "run", epochs=40, **SMALL)
+    return root, day, later, run
+
+
+def test_a_day_is_tested_by_the_model_of_the_day_before(two_days):
+    """Users of known items are found at once, those of new items never."""
+    _, _, later, run = two_days
+    tested = rr.ratings.test(later, run, progressive=True, baselines=("recent",))
+    assert tested["test_users_with_targets"] == 48
+    assert tested["test_cold_items"] == 1
+    assert tested["test_full_hr@1"] == tested["test_full_hr@5"] == 0.5  # a new item ranks last
+    assert any(name.startswith("test_recent") for name in tested)
+
+
+def test_popularity_is_that_of_seven_days(tmp_path):
+    """The split of the last day, done naively; the first day is longer ago than that."""
+    week = 7 * 24 * 3600
+    days = [table([[f"a{k}" for k in range(first, first + 4)]] * 9, 0, time)
+            for first, time in ((0, 0), (2, week), (5, week + 500))]  # fmt: skip
+    for rows in days:
+        made = rr.ratings.prepare(
+            rows, extend=tmp_path / "days", columns=COLUMNS,
+            **({} if (tmp_path / "days").exists() else {"min_user_count": 3}),
+        )  # fmt: skip
+    sequences = read_sequences(made)
+    split = split_last_day(sequences, made).temporal
+    number = {raw: place for place, raw in enumerate(read_item_map(made).raw.to_pylist())}
+    assert split.before.tolist() == [8] * 9
+    assert split.test.known.tolist() == [8] * 9
+    recent = {f"a{k}": 9 for k in range(2, 6)}
+    assert split.cut == week + 500
+    for raw, place in number.items():
+        assert split.recent_counts[place] == recent.get(raw, 0)
+        assert split.is_cold[place] == (raw in ("a6", "a7", "a8"))
+
+
+def test_progressive_tests_that_are_refused(two_days, tmp_path):
+    _, day, later, run = two_days
+    for dataset in (day, rr.ratings.prepare(table([["a1", "a2", "a3"]] * 9, 0, 0),
+                                            tmp_path / "other", min_user_count=3,
+                                            columns=COLUMNS)):  # fmt: skip
+        with refusal(kind=UserError):
+            rr.ratings.test(dataset, run, progressive=True)
+    overlapping = table([["a1", "a2", "a3"]] * 9, 0, 3)
+    (tmp_path / "days").mkdir()
+    for each in (day, later):
+        shutil.copytree(each, tmp_path / "days" / each.name)
+    made = rr.ratings.prepare(overlapping, extend=tmp_path / "days", columns=COLUMNS)
+    with refusal(made, 3):
+        rr.ratings.test(made, run, progressive=True)

@@ -45,6 +45,8 @@ USER_MAP_SCHEMA = pa.schema(
     [pa.field("user_id", pa.int64(), nullable=False), *list(ITEM_MAP_SCHEMA)[1:]]
 )
 
+DAY_ROWS = "rows"
+"""Folder of a growing dataset with the rows of each day: `user`, `item` and perhaps `timestamp`."""
 TIMES = "timestamps"
 """Column of the times, which only datasets with a temporal split have."""
 

@@ -17,7 +17,8 @@ from recsys.ratings.data.split import is_among_first
 
 _VALIDATION_USERS = 10
 """One user in this many validates, if the validation holds out users."""
-_RECENT_S = 7 * 24 * 3600
+RECENT_S = 7 * 24 * 3600
+"""Seconds before the cut in which popularity is recent."""
 
 
 def split_by_time(
@@ -56,13 +57,13 @@ def split_by_time(
         earlier = times[times < cut]
         first = cut_time(earlier, quantile) if len(earlier) else cut
         train_lengths, end = lengths_before(sequences, first), first
-        validated = _targets(train_lengths, before, choice)
+        validated = targets_between(train_lengths, before, choice)
     else:
         is_chosen = _is_for_validation(raw_users) & (before > 1)
         train_lengths = np.where(is_chosen, 0, before)
         users = np.flatnonzero(is_chosen)
         validated = Targets(users, before[users] - 1)
-    test = _targets(before, sequences.lengths, choice)
+    test = targets_between(before, sequences.lengths, choice)
     for name, left in (("to train on", train_lengths.any()), ("to validate", len(validated)),
                        ("to test", len(test))):  # fmt: skip
         if not left:
@@ -71,7 +72,7 @@ def split_by_time(
                 f"{validation}; prepare the ratings with another fraction",
                 settings=("split", "temporal_validation"),
             )
-    is_recent = is_among_first(sequences, train_lengths) & (times >= end - _RECENT_S)
+    is_recent = is_among_first(sequences, train_lengths) & (times >= end - RECENT_S)
     recent = sequences.items[is_recent]
     recent_counts = np.bincount(recent, minlength=sequences.num_items + 1)[1:]
     is_cold = counts_before(sequences, cut) == 0
@@ -79,7 +80,7 @@ def split_by_time(
     return dataclasses.replace(sequences, timestamps=None, temporal=temporal)
 
 
-def _targets(
+def targets_between(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], choice: TemporalTargets
 ) -> Targets:
     """Returns targets among the positions [starts, ends) of histories.
