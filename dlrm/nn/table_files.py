@@ -45,7 +45,11 @@ class TableFiles:
         self._tensors: list[Tensor] = []
         self._marks = torch.empty(0, dtype=torch.uint8)
         self._limit = _resident_file_bytes() + limit
-        threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()
+        stop = threading.Event()
+        watch = threading.Thread(target=_watch, args=(weakref.ref(self), stop), daemon=True)
+        watch.start()
+        # Also when Python exits: it must not end the thread inside of an op.
+        weakref.finalize(self, _end, watch, stop)
 
     def allocate(self, shape: torch.Size) -> Tensor:
         """Returns a zeroed float32 tensor in a file.
@@ -91,14 +95,20 @@ class TableFiles:
             ops.drop_old_pages(self._tensors, self._marks)
 
 
-def _watch(files: "weakref.ref[TableFiles]") -> None:
+def _watch(files: "weakref.ref[TableFiles]", stop: threading.Event) -> None:
     """Bounds the memory until the tables are gone."""
-    pause = threading.Event()
-    while not pause.wait(_POLL_S):
+    while not stop.wait(_POLL_S):
         watched = files()
         if watched is None:
             return
         watched.bound()
+        del watched  # or the tables would never be gone
+
+
+def _end(watch: threading.Thread, stop: threading.Event) -> None:
+    stop.set()
+    if threading.current_thread() is not watch:
+        watch.join()
 
 
 def _resident_file_bytes() -> int:

@@ -2,18 +2,22 @@
 """Tables in files: the same bits as in memory, within a limit, and errors before a run begins."""
 
 import resource
+import weakref
+from pathlib import Path
 
 import pytest
 import torch
 
 from dlrm.nn.table_files import TableFiles
+from preproc.clicks.job import semantics_of_schema
 from recsys.errors import UserError
 from tests import harness
 from tests.checkpoints import assert_same
 from tests.dlrm.conftest import SMALL_MODEL
 from tests.dlrm.days import FIRST, write_logs
 from tests.harness import assert_tells
-from tests.preproc.clicks.rows import extend
+from tests.preproc.clicks import schema_log
+from tests.preproc.clicks.rows import extend, run
 from tests.tools import needs
 
 pytestmark = needs("compiled cuda_ext kernels")
@@ -53,7 +57,19 @@ def test_a_test_of_tables_in_files_gives_the_same_numbers(program, dataset, tmp_
 
 
 @needs("compiled Criteo kernel")
-def test_tables_with_lists_and_tables_that_grow(program, tmp_path):
+def test_tables_with_lists(program, tmp_path):
+    schema = schema_log.write_schema(tmp_path)
+    log = tmp_path / "log.csv"
+    log.write_bytes(schema_log.text_of(schema_log.rows(400, seed=1)))
+    dataset = tmp_path / "dataset"
+    run(log, dataset, semantics=semantics_of_schema(schema, {}))
+    for place, where in (((), "memory"), ((IN_FILES,), "files")):
+        program.train(dataset, tmp_path / where, "--batch_size=32", "--lr=0.01", *place)
+    assert_same(tmp_path / "memory", tmp_path / "files")
+
+
+@needs("compiled Criteo kernel")
+def test_tables_that_grow(program, tmp_path):
     for log in write_logs(tmp_path / "logs"):
         extend(tmp_path / "days", log, FIRST)
     for place, where in (((), "memory"), ((IN_FILES,), "files")):
@@ -74,6 +90,17 @@ def test_the_memory_stays_below_the_limit(tmp_path):
     _, in_files = harness.measure_memory(*run, "--table_memory=32MiB", saved, kind="VmRSS")
     tables = 3 * rows * 64 * 4
     assert in_memory - in_files > tables - 32 * 2**20 - 96 * 2**20
+
+
+def test_files_are_gone_with_their_tables(tmp_path):
+    """Also on the next day of a growing dataset, whose tables are new files in the same process."""
+    files = TableFiles(tmp_path, 2**20)
+    table = files.allocate(torch.Size((100_000, 64)))
+    assert Path("/proc/self/maps").read_text().count(str(tmp_path)) == 1
+    gone = weakref.ref(files)
+    del files, table
+    harness.wait_for(lambda: gone() is None, "the end of the tables")
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 @pytest.mark.parametrize(
