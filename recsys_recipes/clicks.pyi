@@ -41,6 +41,7 @@ def prepare(
     schema: str | Path | Mapping[str, Any] | None = None,
     dictionaries: str | Path = ...,
     extend: str | Path = ...,
+    refit: bool = ...,
     preset: str | Path = ...,
     engine: str | Path = ...,
     format: list[Literal["split", "parquet", "npy"]]
@@ -89,6 +90,8 @@ def prepare(
             first. Known ids never move, new categories get the ids behind them, and counts
             continue. The first day sets the rules; without a split, all rows are for training.
             Replaces `output`.
+        refit: Find the edges of bins by quantiles anew, from the rows of this day; by default, they
+            are those of the day before. A bin keeps its id.
         preset: Settings of the transform: dlrm, kaggle, mlperf, nvidia, torchrec_nvt.
         engine: Software that does the work: native, reference, spark, nvtabular.
         format: Formats to write, comma-separated: split, parquet, npy (TorchRec's arrays, by day).

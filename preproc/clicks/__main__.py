@@ -20,7 +20,7 @@ from absl import flags
 from preproc import command
 from preproc.clicks import pipeline as clicks_pipeline
 from preproc.clicks.applied import semantics_of_dataset
-from preproc.clicks.growth.days import all_for_training, semantics_of_day
+from preproc.clicks.growth.days import all_for_training, refitted, semantics_of_day
 from preproc.clicks.job import PRESETS, SECTIONS, ClicksJob, semantics_of, semantics_of_schema
 from preproc.clicks.rules import ClicksSemantics, one_split
 from preproc.clicks.schema.draft.infer import infer_schema
@@ -141,8 +141,15 @@ def job_from_flags(values: flags.FlagValues) -> ClicksJob:
     sources = {
         name: given[name] for name in ("schema", "dictionaries", "preset") if values[name].present
     }
+    if given["refit"] and last is None:
+        raise PreprocError(
+            "`refit` needs `extend` with the days before; leave it out",
+            settings=("refit", "extend"),
+        )
     if last is not None:
         given["semantics"] = semantics_of_day(last, {**sources, **overrides})
+        if given["refit"]:
+            given["semantics"] = refitted(given["semantics"], last.parent)
     else:
         if values.extend:
             overrides = all_for_training(overrides)

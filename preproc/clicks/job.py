@@ -19,7 +19,7 @@ from preproc.spark.settings import SparkSettings
 from recsys.errors import UserError
 from recsys.presets import PresetFolder
 from recsys.resources import available_cores
-from recsys.settings import REQUIRED, require_choices, require_threads, setting
+from recsys.settings import REQUIRED, Not, require_choices, require_threads, setting
 
 Format = Literal["split", "parquet", "npy"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -118,6 +118,12 @@ class ClicksJob:
         "Folder of a dataset that grows by a day: `input` becomes its next day, day_0000 first. "
         "Known ids never move, new categories get the ids behind them, and counts continue. The "
         "first day sets the rules; without a split, all rows are for training. Replaces `output`.",
+    )
+    refit: bool = setting(
+        False,
+        "Find the edges of bins by quantiles anew, from the rows of this day; by default, they are "
+        "those of the day before. A bin keeps its id.",
+        used_with={"extend": Not(None)},
     )
     schema: Path | None = setting(
         None,

@@ -79,6 +79,21 @@ def semantics_of_day(last: Path, given: Mapping[str, object]) -> ClicksSemantics
     return ClicksSemantics(**rules_of_dataset(last))
 
 
+def refitted(semantics: ClicksSemantics, root: Path) -> ClicksSemantics:
+    """Returns the rules of a day whose edges of bins are found anew.
+
+    Raises:
+        PreprocError: no column has bins by quantiles.
+    """
+    schema = None if semantics.schema is None else semantics.schema.without_found_edges()
+    if schema is None or not schema.lacking_edges:
+        raise PreprocError(
+            f"`refit`: no column of `extend` {root} has bins by quantiles; leave it out",
+            settings=("refit", "extend"),
+        )
+    return dataclasses.replace(semantics, schema=schema)
+
+
 def growth_of(
     job: ClicksJob, inputs: Sequence[InputFile], reporter: ProgressReporter
 ) -> Growth | None:

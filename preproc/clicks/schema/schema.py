@@ -361,6 +361,14 @@ class Schema:
         """Returns the schema with the bin edges that were found."""
         return dataclasses.replace(self, columns=with_edges(self.columns, edges))
 
+    def without_found_edges(self) -> "Schema":
+        """Returns the schema without the bin edges that were found in rows."""
+        columns = (
+            dataclasses.replace(column, bins=None) if column.quantiles else column
+            for column in self.columns
+        )
+        return dataclasses.replace(self, columns=tuple(columns))
+
     def without_idle_times(self) -> "Schema":
         """Returns the schema with timestamps ignored that only split and have no features."""
         columns = (

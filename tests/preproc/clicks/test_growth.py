@@ -2,6 +2,7 @@
 """Datasets that grow by a day: ids that never move, counts that continue, days that are refused."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -128,6 +129,47 @@ def test_without_a_limit_every_day_has_its_final_ids(tmp_path):
         (_, made), (_, expected) = columns_of(day, "train"), columns_of(output, "train")
         of_day, of_all = (reader.read(0, reader.num_rows) for reader in (made, expected))
         assert np.array_equal(np.stack(of_day.categorical), np.stack(of_all.categorical))
+
+
+def bins_of(manifest: Manifest) -> list[object]:
+    """Returns the edges of each column's bins."""
+    return [column["bins"] for column in manifest.semantics["schema"]["columns"]]
+
+
+@KERNEL
+def test_edges_are_found_anew_with_refit(tmp_path):
+    """They are those of the day's rows alone; a bin keeps its id, and later days keep the edges."""
+    schema = write_schema(tmp_path, columns=with_quantiles(columns_without(), 4))
+    first = semantics_of_schema(schema, {"split_rows": ALL_FOR_TRAINING})
+    logs = []
+    for number in range(3):
+        logs.append(tmp_path / f"log_{number}.csv")
+        logs[-1].write_bytes(text_of(rows(150, seed=number)))
+    for engine in ("native", "reference"):
+        flags = ("--extend", tmp_path / engine, f"--engine={engine}")
+        called("clicks", *flags, "--input", logs[0], "--schema", schema)
+        called("clicks", *flags, "--input", logs[1], "--refit")
+        called("clicks", *flags, "--input", logs[2])
+    days = [Manifest.load(path) for path in sorted((tmp_path / "native").iterdir())]
+    for number, day in enumerate(days):
+        assert_same(day, Manifest.load(tmp_path / "reference" / f"day_{number:04d}"))
+    alone = run(logs[1], tmp_path / "alone", semantics=first, schema=schema)
+    assert bins_of(days[1]) == bins_of(days[2]) == bins_of(alone) != bins_of(days[0])
+    for column in range(len(days[0].cardinalities)):
+        of_days = [categories(tmp_path / "native" / f"day_{n:04d}", column) for n in range(3)]
+        for old, new in itertools.pairwise(of_days):
+            assert new[: len(old)] == old
+
+
+@KERNEL
+def test_refit_without_anything_to_find_is_refused(tmp_path):
+    log, *_ = write_texts(tmp_path / "logs", days=1)
+    flags = ("clicks", "--extend", tmp_path / "days", "--input", log)
+    assert_tells(called(*flags, "--preset=dlrm", "--refit", status=2), "--refit")
+    called(*flags, "--preset=dlrm")
+    log.write_bytes(log.read_bytes()[:-1])
+    assert_tells(called(*flags, "--refit", status=2), "--refit", tmp_path / "days")
+    assert len(list((tmp_path / "days").iterdir())) == 1
 
 
 @KERNEL

@@ -209,6 +209,7 @@ def _merge_column(
                 needed_bytes = write_bins(
                     runs.of_column(column),
                     numbers.quantiles,
+                    known=None if known is None else known.load_column(column).values,
                     budget_bytes=budget,
                     edges_file=files[0],
                     keys_file=files[-1],

@@ -43,6 +43,7 @@ def write_bins(
     runs: Sequence[npt.NDArray[np.uint64]],
     bins: int,
     *,
+    known: npt.NDArray[np.uint32] | None = None,
     budget_bytes: int,
     edges_file: IO[bytes],
     keys_file: IO[bytes],
@@ -55,6 +56,7 @@ def write_bins(
     Args:
         runs: words of each run; may be memory-mapped files.
         bins: the most bins.
+        known: bins that have ids; None for none.
         budget_bytes: the most memory to use.
         edges_file: receives the edges, ascending.
         keys_file: receives the bins that have rows, in id order.
@@ -82,6 +84,8 @@ def write_bins(
     edges = quantile_edges(numbers, counts, bins)
     edges_file.write(np.array(edges, EDGE).tobytes())
     keys = order_dictionary(*count_bins(numbers, counts, edges), frequency_limit=1)
+    if known is not None:
+        keys = np.concatenate([known, keys[~np.isin(keys, known)]])
     keys_file.write(keys.astype("<u4").tobytes())
     return needed_bytes
 
