@@ -13,6 +13,7 @@ back. Three things are done for speed and for the bound:
 """
 
 import os
+import shutil
 import tempfile
 import threading
 import weakref
@@ -38,10 +39,21 @@ class TableFiles:
     Args:
         folder: folder of the files, on a disk.
         limit: bytes of the files that may be in the process.
+        num_bytes: bytes of all tensors that will be allocated.
+
+    Raises:
+        UserError: the disk has no space for them, or the folder cannot be made.
     """
 
-    def __init__(self, folder: Path, limit: int) -> None:
+    def __init__(self, folder: Path, limit: int, num_bytes: int) -> None:
         self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(folder).free
+        except OSError as error:
+            raise self._refused(num_bytes, error.strerror or "") from error
+        if free < num_bytes:
+            raise self._refused(num_bytes, f"only {format_bytes(free)} are free")
         self._tensors: list[Tensor] = []
         self._marks = torch.empty(0, dtype=torch.uint8)
         self._limit = _resident_file_bytes() + limit
@@ -70,16 +82,19 @@ class TableFiles:
                 os.close(descriptor)
                 Path(path).unlink()
         except OSError as error:
-            raise UserError(
-                f"`table_memory`: {self._folder}: no file of {format_bytes(num_bytes)} for a table "
-                f"({error.strerror}); free some space there, or choose another disk with "
-                "`save_checkpoint_path` or, without it, TMPDIR",
-                settings=("table_memory", "save_checkpoint_path"),
-                path=self._folder,
-            ) from error
+            raise self._refused(num_bytes, error.strerror or "") from error
         self._tensors.append(ops.expect_random_access(tensor))
         self._marks = torch.zeros(-(-num_bytes // _PAGE), dtype=torch.uint8)
         return tensor
+
+    def _refused(self, num_bytes: int, why: str) -> UserError:
+        return UserError(
+            f"`table_memory`: {self._folder}: no files of {format_bytes(num_bytes)} for the tables "
+            f"({why}); free some space there, or choose another disk with `save_checkpoint_path` "
+            "or, without it, TMPDIR",
+            settings=("table_memory", "save_checkpoint_path"),
+            path=self._folder,
+        )
 
     def bring_in(self, rows: Tensor) -> None:
         """Reads rows of all tensors into memory.

@@ -58,9 +58,12 @@ def build_model(
     if processes.world_size > 1:
         placement = place_tables(config, spec, processes, device, print_line)
         rows = TableRows(*placement.rows_on(rank, names))
-    require_memory(memory_of_run(config, rows, len(names)), device, processes)
-    if config.run.table_memory is not None:
-        files = _open_table_files(config, config.run.table_memory, device, processes)
+    needed = memory_of_run(config, rows, len(names))
+    require_memory(needed, device, processes)
+    if (limit := config.run.table_memory) is not None:
+        _check_table_files(device, processes)
+        folder = config.checkpoint_folder or Path(tempfile.gettempdir())
+        files = TableFiles(folder, limit, sum(needed.tables.values()))
     model: DlrmNetwork[Any]
     with device:
         if placement is None:
@@ -86,13 +89,11 @@ def build_model(
     return model
 
 
-def _open_table_files(
-    config: DlrmConfig, limit: int, device: torch.device, processes: Processes
-) -> TableFiles:
-    """Makes the folder of the tables' files.
+def _check_table_files(device: torch.device, processes: Processes) -> None:
+    """Refuses a run that cannot keep its tables in files.
 
     Raises:
-        UserError: this run cannot keep its tables in files.
+        UserError: says why.
     """
     if processes.world_size > 1 or device.type != "cpu":
         raise UserError(
@@ -108,9 +109,6 @@ def _open_table_files(
             f"{library.why_not_compiled('cpu')}",
             setting="table_memory",
         )
-    folder = config.checkpoint_folder or Path(tempfile.gettempdir())
-    folder.mkdir(parents=True, exist_ok=True)
-    return TableFiles(folder, limit)
 
 
 def open_batches(

@@ -16,6 +16,7 @@ from tests.checkpoints import assert_same
 from tests.dlrm.conftest import SMALL_MODEL
 from tests.dlrm.days import FIRST, write_logs
 from tests.harness import assert_tells
+from tests.mounts import tmpfs
 from tests.preproc.clicks import schema_log
 from tests.preproc.clicks.rows import extend, run
 from tests.tools import needs
@@ -94,7 +95,7 @@ def test_the_memory_stays_below_the_limit(tmp_path):
 
 def test_files_are_gone_with_their_tables(tmp_path):
     """Also on the next day of a growing dataset, whose tables are new files in the same process."""
-    files = TableFiles(tmp_path, 2**20)
+    files = TableFiles(tmp_path, 2**20, 2**24)
     table = files.allocate(torch.Size((100_000, 64)))
     assert Path("/proc/self/maps").read_text().count(str(tmp_path)) == 1
     gone = weakref.ref(files)
@@ -132,7 +133,7 @@ def test_several_processes_are_refused(dataset, tmp_path):
 
 
 def test_a_disk_without_space_is_named_before_training(tmp_path):
-    files = TableFiles(tmp_path, 2**20)
+    files = TableFiles(tmp_path, 2**20, 2**24)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
@@ -143,3 +144,11 @@ def test_a_disk_without_space_is_named_before_training(tmp_path):
     assert refused.value.settings[0] == "table_memory"
     assert_tells(str(refused.value), "2.4 MiB", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_too_small_for_all_tables_is_named(program, dataset, tmp_path):
+    """Before the first table is made: the state of the optimizer comes after it."""
+    adam = ("--optimizer=adam", "--lr=0.01", f"--save_checkpoint_path={tmp_path / 'disk' / 'run'}")
+    with tmpfs(tmp_path / "disk", "2m") as disk:  # more than the table, less than the moments too
+        message = program.refused(f"--dataset={dataset}", IN_FILES, *adam)
+        assert_tells(message, "--table_memory", "3.7 MiB", disk / "run")
