@@ -15,9 +15,8 @@ from typing import Any
 from dlrm.config import DlrmConfig
 from dlrm.recipe import DlrmRecipe
 from dlrm.train.checkpoint import DAYS, ROWS
-from recsys.data.errors import DatasetError
-from recsys.data.growing.days import day_folder, load_history
-from recsys.data.manifest import MANIFEST_FILE, Manifest
+from recsys.data.growing.days import day_folder, open_days
+from recsys.data.manifest import Manifest
 from recsys.errors import UserError
 from recsys.train.checkpoint import Checkpoint, CheckpointError, named_checkpoint, read_checkpoint
 from recsys.train.loop import FitResult, LoopState
@@ -41,21 +40,7 @@ def train_days(
         DivergenceError: the model learns nothing.
     """
     root = config.data.folder
-    days = load_history(root)
-    if not days and (root / MANIFEST_FILE).is_file():
-        raise DatasetError(
-            f"`dataset` {root}: is one dataset, not a folder of days; with `grow`, name the folder "
-            "that contains day_0000",
-            setting="dataset",
-            path=root,
-        )
-    if not days:
-        raise DatasetError(
-            f"`dataset` {root}: has no day_0000 ...; `recsys-recipes prepare clicks --extend "
-            f"{root}` makes it from the first day's log",
-            setting="dataset",
-            path=root,
-        )
+    days = open_days(root, "dataset")
     result: FitResult | None = None
     with joined as processes:
         if processes.world_size > 1:

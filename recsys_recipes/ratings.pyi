@@ -178,6 +178,8 @@ def train(
     gc_after_epoch: bool = ...,
     activation_checkpointing: bool = ...,
     torch_compile: bool = ...,
+    grow: bool = ...,
+    progressive: bool = ...,
     use_torch_jit_trace: bool = ...,
     top_k: int = ...,
     run_benchmark: bool = ...,
@@ -292,6 +294,12 @@ def train(
         activation_checkpointing: Store only the inputs of the blocks and recompute the blocks in
             backward: the same result with less memory and more time
         torch_compile: Compile the layers of a training step, once for all batch sizes
+        grow: Train on the days of ratings that grow (recsys-recipes prepare ratings `extend`), one
+            after the other, each in a folder of its own inside `output`. `resume` continues with
+            the days that are new
+        progressive: Test the model of an earlier day on each user's first item of the dataset's
+            last day, beside the popularity of the seven days before; items that are new since have
+            no vector and rank last. In `mode` test, or with `grow`, before each day's training
         use_torch_jit_trace: Run the inference benchmark with the deployed network, traced by
             torch.jit; `mode` train then also runs it, after the test
         top_k: Length of a list of recommendations, and of the list of a user in a test
@@ -929,10 +937,9 @@ def test(
         parallelism: Under torchrun: a copy of the model per process, or TorchRec's
             DistributedModelParallel with a sharded item table
         epochs: Epochs to train for
-        progressive: Test the model of an earlier day of a growing dataset (recsys-recipes prepare
-            ratings `extend`) on each user's first item of the dataset's last day, beside the
-            popularity of the seven days before; items that are new since have no vector and rank
-            last
+        progressive: Test the model of an earlier day on each user's first item of the dataset's
+            last day, beside the popularity of the seven days before; items that are new since have
+            no vector and rank last. In `mode` test, or with `grow`, before each day's training
         top_k: Length of a list of recommendations, and of the list of a user in a test
         benchmark_steps: Steps of `run_benchmark`
         report: HTML file to write with the curves, times, metrics and settings of the run, such as

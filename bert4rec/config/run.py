@@ -41,13 +41,21 @@ class RunConfig(RunSettings):
         resumable=True,
         used_with={"mode": ("train",)},
     )
+    grow: bool = setting(
+        False,
+        "Train on the days of ratings that grow (recsys-recipes prepare ratings --extend), one "
+        "after the other, each in a folder of its own inside --export_root. --resume continues "
+        "with the days that are new",
+        resumable=True,
+        used_with={"mode": ("train",)},
+    )
     progressive: bool = setting(
         False,
-        "Test the model of an earlier day of a growing dataset (recsys-recipes prepare ratings "
-        "--extend) on each user's first item of the dataset's last day, beside the popularity of "
-        "the seven days before; items that are new since have no vector and rank last",
+        "Test the model of an earlier day on each user's first item of the dataset's last day, "
+        "beside the popularity of the seven days before; items that are new since have no vector "
+        "and rank last. In --mode test, or with --grow, before each day's training",
         resumable=True,
-        used_with={"mode": ("test",)},
+        used_with={"mode": ("train", "test")},
     )
     export_root: str = setting(
         "",

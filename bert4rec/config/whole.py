@@ -49,6 +49,8 @@ class Bert4RecConfig(Config):
             self._check_trace()
         if self.adapter.adapter != "none":
             self._check_adapter()
+        if self.run.mode == "train":
+            self._check_days()
         half = self.precision.amp and self.precision.amp_dtype == "float16"
         if half and self.run.parallelism == "dmp":
             raise UserError(
@@ -56,6 +58,23 @@ class Bert4RecConfig(Config):
                 "table during backward, before an overflow is known: use `amp_dtype` bfloat16",
                 settings=("amp_dtype", "parallelism"),
             )
+
+    def _check_days(self) -> None:
+        if self.run.progressive and not self.run.grow:
+            raise UserError(
+                "`progressive` is for `mode` test, or for a training with `grow`",
+                settings=("progressive", "grow"),
+            )
+        if self.run.grow and (not self.run.export_root or self.data.dataset_name == "random"):
+            raise UserError(
+                "`grow` needs `export_root` for the models of the days, and days on disk",
+                settings=("grow", "export_root", "dataset_name"),
+            )
+
+    def require_inputs(self) -> None:
+        """Refuses a dataset or a checkpoint that does not exist; see `SettingsOfRun`."""
+        if not self.run.grow:
+            Config.require_inputs(self)
 
     def _check_trace(self) -> None:
         if self.run.mode == "train" and self.run.parallelism == "dmp":

@@ -53,6 +53,10 @@ PRESETS = PresetFolder(
 )
 
 
+_OF_DAYS = "fast"
+"""Preset of days that grow, if the user names none."""
+
+
 def define_flags(flag_values: flags.FlagValues, **defaults: Any) -> None:
     """Defines every flag, and aliases for flags of the scaling repository.
 
@@ -146,7 +150,21 @@ def chosen_from_flags(
 
 
 def _drop_default_preset(preset: "flags.Flag[Any]", values: Mapping[str, Any]) -> None:
-    """Drops auto, a command's default, from a run that takes its settings from a checkpoint."""
+    """Drops auto, a command's default, from a run that takes its settings from a checkpoint.
+
+    Days that grow are trained with one preset: auto would choose anew for each.
+
+    Raises:
+        UserError: the user asks for auto on such days.
+    """
+    if values["grow"] and preset.value == AUTO:
+        if preset.present:
+            raise UserError(
+                f"`config` {AUTO} chooses for one dataset, not for the days of `grow`: name a "
+                "preset",
+                settings=("config", "grow"),
+            )
+        preset.value = _OF_DAYS
     trains = values["mode"] not in ("test", "recommend", "inference_benchmark")
     if not preset.present and (not trains or values["load_checkpoint_path"] is not None):
         preset.value = None

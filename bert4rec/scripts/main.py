@@ -39,14 +39,18 @@ def run(flag_values: flags.FlagValues) -> None:
         return
     # Imported late: torch takes seconds, and a typo is refused before.
     from bert4rec.auto.length import what_was_tried
+    from bert4rec.daily import train_days
     from bert4rec.recipe import Bert4RecRecipe, join_run
     from recsys.train.run import Run, execute
 
     joined = join_run(config)
-    result = execute(
-        *(config.run.mode, Bert4RecRecipe.open, config, program.print_with_flags, joined),
-        then=Run.benchmark if config.run.use_torch_jit_trace else None,
-    )
+    if config.run.grow:
+        result = train_days(config, program.print_with_flags, joined)
+    else:
+        result = execute(
+            *(config.run.mode, Bert4RecRecipe.open, config, program.print_with_flags, joined),
+            then=Run.benchmark if config.run.use_torch_jit_trace else None,
+        )
     if result is not None:
         if chosen is not None and not result.reason.startswith("SIG"):
             program.print_with_flags(f"Auto: tried {what_was_tried(chosen, result)}")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A catalogue that grows: known items keep their rows, and lists name new ones the day after."""
 
+import contextlib
+import io
 import shutil
 
 import pyarrow as pa
@@ -14,7 +16,9 @@ from recsys.data.sequences.files import read_item_map, read_sequences
 from recsys.errors import UserError
 from recsys.ratings.data.last_day import split_last_day
 from recsys.train.checkpoint import CheckpointError
-from tests.harness import refusal
+from tests import harness
+from tests.checkpoints import assert_same
+from tests.harness import assert_tells, refusal
 
 SMALL = {
     **{"max_len": 8, "emb_dim": 16, "nhead": 2, "num_layers": 1, "batch_size": 16},
@@ -152,3 +156,78 @@ def test_progressive_tests_that_are_refused(two_days, tmp_path):
     made = rr.ratings.prepare(overlapping, extend=tmp_path / "days", columns=COLUMNS)
     with refusal(made, 3):
         rr.ratings.test(made, run, progressive=True)
+
+
+DAYS_RUN = ("--config=fast", "--max_len=8", "--emb_dim=16", "--nhead=2", "--num_layers=1",
+            "--train_batch_size=16", "--lr=0.01", "--num_eval_negatives=3", "--num_epochs=2",
+            "--base_device=cpu")  # fmt: skip
+
+
+def train_days(folder, *flags, status: int = 0):
+    """Runs the program on days that grow; returns what it printed."""
+    from bert4rec.scripts import main
+
+    run = (f"--export_root={folder}", "--grow", "--num_threads=1", *DAYS_RUN, *flags)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        ended = harness.call(main, *run)
+    assert ended == status, output.getvalue()
+    return output.getvalue()
+
+
+@pytest.fixture(scope="module")
+def three_days(tmp_path_factory):
+    """Three days that follow each other; the last two begin with what is new on them."""
+    root = tmp_path_factory.mktemp("three_days")
+    for day in range(3):
+        histories = [[f"a{(user + 5 * day + k) % 30}" for k in range(5)] for user in range(30)]
+        rows = table([[*each, f"new{day}"] for each in histories], 0, day * 10**6)
+        filters = {} if day else {"min_user_count": 3}
+        rr.ratings.prepare(rows, extend=root / "days", columns=COLUMNS, **filters)
+    return root / "days"
+
+
+def words_of_days(printed: str) -> list[list[str]]:
+    """Returns the words of each line of the table of days."""
+    lines = [line.split() for line in printed.splitlines()]
+    return [words for words in lines if len(words) == 6 and words[0][-4:].isdigit()]
+
+
+def test_day_by_day_is_the_same_as_all_days_at_once(three_days, tmp_path):
+    whole = train_days(tmp_path / "whole", f"--dataset_path={three_days}", "--progressive")
+    days = tmp_path / "days"
+    for number in range(3):
+        shutil.copytree(three_days / f"day_{number:04d}", days / f"day_{number:04d}")
+        resume = ("--resume",) if number else ()
+        run = (f"--dataset_path={days}", "--progressive", *resume)
+        printed = train_days(tmp_path / "daily", *run)
+    for number in range(3):
+        assert_same(*(tmp_path / each / f"day_{number:04d}" for each in ("whole", "daily")))
+    tests = [words_of_days(text) for text in (whole, printed)]
+    assert tests[0] == tests[1]
+    assert [words[:2] for words in tests[0]] == [["day_0001", "30"], ["day_0002", "30"]]
+    finished = train_days(tmp_path / "daily", f"--dataset_path={days}", "--resume")
+    assert "(1 of 3)" not in finished
+
+
+def test_a_day_that_was_stopped_is_continued(three_days, tmp_path):
+    """Its training, not the test before it, which is done."""
+    train_days(tmp_path / "whole", f"--dataset_path={three_days}")
+    train_days(tmp_path / "parts", f"--dataset_path={three_days}")
+    shutil.rmtree(tmp_path / "parts" / "day_0002")
+    train_days(tmp_path / "parts", f"--dataset_path={three_days}", "--resume")
+    assert_same(*(tmp_path / each / "day_0002" for each in ("whole", "parts")))
+
+
+def test_days_that_are_refused(three_days, two_days, tmp_path):
+    _, day, _, _ = two_days
+    train_days(tmp_path / "run", f"--dataset_path={three_days}", "--num_epochs=1")
+    for flags, named in (
+        ((f"--dataset_path={day}",), str(day)),
+        ((f"--dataset_path={tmp_path}",), str(tmp_path)),
+        ((f"--dataset_path={three_days}",), "--resume"),
+        ((f"--dataset_path={three_days}", "--config=auto"), "--config"),
+    ):
+        folder = tmp_path / ("run" if named == "--resume" else "other")
+        assert_tells(train_days(folder, *flags, status=2), named)
+    assert not (tmp_path / "other").exists()

@@ -32,6 +32,24 @@ def find_days(root: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def open_days(root: Path, setting: str) -> dict[int, Manifest]:
+    """Returns number -> manifest of all days, in order, at least one.
+
+    Args:
+        root: folder of the days.
+        setting: setting that names the folder, for messages.
+
+    Raises:
+        DatasetError: there is none, or see `load_history`.
+    """
+    if days := load_history(root):
+        return days
+    fault = "has no day_0000 ...; `recsys-recipes prepare` makes it with `extend`"
+    if (root / MANIFEST_FILE).is_file():
+        fault = "is one dataset, not a folder of days; name the folder that contains day_0000"
+    raise DatasetError(f"`{setting}` {root}: {fault}", settings=(setting, "grow"), path=root)
+
+
 def load_history(root: Path) -> dict[int, Manifest]:
     """Returns number -> manifest of all days, in order.
 

@@ -27,7 +27,7 @@ def split_last_day(sequences: Sequences, root: Path) -> Sequences:
 
     Raises:
         UserError: the dataset does not grow, is the first day, has no times, or the times of the
-            last day overlap with those before.
+            last day overlap with those before; or no earlier user comes back.
     """
     paths = sorted((root / DAY_ROWS).glob("*.parquet"))
     if len(paths) < 2 or sequences.temporal is not None:
@@ -52,12 +52,15 @@ def split_last_day(sequences: Sequences, root: Path) -> Sequences:
         counts += np.bincount(day.items, minlength=sequences.num_items)
         is_recent = day.times >= cut - RECENT_S
         recent += np.bincount(day.items[is_recent], minlength=sequences.num_items)
+    targets = targets_between(before, sequences.lengths, "first")
+    if not len(targets):
+        raise _refused(f"{root}: no user of the days before comes back on the last day")
     nobody = np.empty(0, np.int64)
     temporal = TemporalSplit(
         cut=float(cut),
         train_lengths=before,
         validation=Targets(nobody, nobody),
-        test=targets_between(before, sequences.lengths, "first"),
+        test=targets,
         before=before,
         is_cold=counts == 0,
         recent_counts=recent,

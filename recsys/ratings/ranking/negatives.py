@@ -38,7 +38,8 @@ def negatives_of_targets(
         f"met so many of {sequences.num_items:,} items that fewer than `num_eval_negatives` "
         f"{count} are left"
     )
-    if not all(is_ranked[targets_of(sequences, s).users].any() for s in ("validation", "test")):
+    targets = (targets_of(sequences, split).users for split in ("validation", "test"))
+    if not all(is_ranked[users].any() for users in targets if len(users)):
         if "num_eval_negatives" in config.explicit:
             raise UserError(f"{left_out} {why}; ask for fewer")
         print_line(f"no sampled rankings: {left_out} {why}")
