@@ -148,8 +148,9 @@ def dictionaries_of_dataset(dataset: Path, *, has_counts: bool = False) -> Dicti
         )
     for column in range(len(key_types)):
         paths = dictionaries.paths(column)
-        if has_counts and occurrences_path(dataset, column).exists():
-            paths.append(occurrences_path(dataset, column))
+        occurrences = occurrences_path(dictionaries.folder, column)
+        if has_counts and occurrences.exists():
+            paths.append(occurrences)
         for path in paths:
             entry = files.get(path.relative_to(dataset).as_posix())
             if entry is None or not path.is_file() or file_checksum(path) != entry["xxh3_128"]:

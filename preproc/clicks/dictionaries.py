@@ -55,6 +55,18 @@ class Keys:
         at = np.repeat(begins - (new_ends - lengths), lengths) + np.arange(lengths.sum())
         return dataclasses.replace(self, values=self.values[at], ends=new_ends.astype(_END))
 
+    def with_reused_ids(self, num_known: int, places: npt.NDArray[np.int64]) -> Self:
+        """Moves the first new categories to places of known ones, which they replace.
+
+        Args:
+            num_known: number of known categories, which the new ones follow.
+            places: [n] id - 1 of each known category to replace, ascending.
+        """
+        moved = num_known + np.arange(len(places))
+        order = np.arange(len(self))
+        order[places] = moved
+        return self.taken(np.delete(order, moved))
+
     def __len__(self) -> int:
         return len(self.values if self.ends is None else self.ends)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from preproc.clicks.dictionaries import Dictionaries
 from preproc.clicks.engine import EncodedColumns, EngineJob, EngineResult
 from preproc.clicks.growth.days import Growth
 from preproc.clicks.growth.eviction import write_occurrences
@@ -20,7 +19,6 @@ from preproc.clicks.shuffle import ColumnFile, shuffle_columns
 from preproc.files.days import CHECKSUM
 from preproc.files.workspace import link_files
 from recsys.data.feature_spec import FeatureSpec
-from recsys.data.growing.categories import DICTIONARY_FOLDER
 from recsys.data.list_columns import OFFSET, ListFiles
 from recsys.data.manifest import CLICKS_KIND, CRITEO_KIND, Manifest, fingerprint
 from recsys.data.positioned_io import map_array
@@ -92,14 +90,11 @@ def finalize(engine_job: EngineJob, result: EngineResult, semantics: dict[str, A
 
 def _record_occurrences(engine_job: EngineJob, growth: Growth, result: EngineResult) -> None:
     """Writes when each category last occurred, see `write_occurrences`."""
-    semantics, folder = engine_job.job.semantics, result.dataset / DICTIONARY_FOLDER
-    dictionaries = Dictionaries(folder, semantics.key_types, has_counts=True)
-    spec = semantics.feature_spec(result.cardinalities)
+    semantics, sizes = engine_job.job.semantics, result.cardinalities
+    spec = semantics.feature_spec(sizes)
     dtypes = [feature.dtype for feature in (*spec.categorical, *spec.lists)]
-    write_occurrences(
-        *(growth, result.dataset, result.columns.folder, dictionaries, dtypes),
-        semantics.vocabularies,
-    )
+    columns = result.columns.folder
+    write_occurrences(growth, result.dataset, columns, sizes, dtypes, semantics.vocabularies)
 
 
 def _list_lengths(dataset: Path, spec: FeatureSpec, rows: Mapping[Split, int]) -> str:

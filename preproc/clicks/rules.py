@@ -150,8 +150,8 @@ class ClicksSemantics:
                 settings=("numerical_min", "numerical_offset"),
             )
         require_not_negative(self, "frequency_limit")
-        self._check_eviction()
         require_below(self, "frequency_limit", 2**64)
+        self._check_eviction()
         if self.category_modulus is not None and not 1 <= self.category_modulus <= 2**32:
             raise UserError(
                 f"`category_modulus` must lie in [1, 2**32], got {self.category_modulus}",

@@ -20,12 +20,7 @@ from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.engine import EngineJob, EngineResult, FileRows, bounds_of
 from preproc.clicks.engines.row_values import groups, split_values
 from preproc.clicks.growth.days import Growth
-from preproc.clicks.growth.eviction import (
-    occurrences_of,
-    reused_places,
-    save_reused,
-    with_reused_ids,
-)
+from preproc.clicks.growth.eviction import save_reused, with_evicted
 from preproc.clicks.growth.rare_counts import read_counts, write_counts
 from preproc.clicks.layouts.lists import unit_files
 from preproc.clicks.rules import (
@@ -259,10 +254,9 @@ def _reuse_ids(
     if growth is None or growth.known is None or semantics.evict_after is None:
         return []
     reused = []
-    for column, (keys, size) in enumerate(zip(dictionaries, growth.known.kept, strict=True)):
-        before, num_new = occurrences_of(growth, column), len(keys) - size
-        reused.append(reused_places(before, num_new, growth.number, semantics))
-        dictionaries[column] = with_reused_ids(keys, size, reused[-1])
+    for column, keys in enumerate(dictionaries):
+        dictionaries[column], places = with_evicted(growth, column, keys, semantics)
+        reused.append(places)
     return reused
 
 

@@ -21,7 +21,13 @@ from preproc.clicks.dictionaries import Dictionaries, Keys
 from preproc.clicks.growth.days import Growth
 from preproc.clicks.rules import SPLITS, ClicksSemantics
 from preproc.files.workspace import atomic_file
-from recsys.data.growing.categories import OCCURRENCES, REUSED, occurrences_path, reused_ids
+from recsys.data.growing.categories import (
+    DICTIONARY_FOLDER,
+    OCCURRENCES,
+    REUSED,
+    occurrences_path,
+    reused_ids,
+)
 from recsys.data.positioned_io import map_array
 
 _CHUNK_IDS = 1 << 22
@@ -48,25 +54,29 @@ def reused_places(
     return np.sort(places[oldest])
 
 
-def with_reused_ids(keys: Keys, num_known: int, places: npt.NDArray[np.int64]) -> Keys:
-    """Moves the first new categories to the places of others.
+def with_evicted(
+    growth: Growth, column: int, keys: Keys, semantics: ClicksSemantics
+) -> tuple[Keys, npt.NDArray[np.int64]]:
+    """Gives new categories of a column the ids of others.
 
     Args:
+        growth: the days before.
+        column: number of the column.
         keys: the known categories, followed by the new ones.
-        num_known: number of known categories.
-        places: result of `reused_places`.
+        semantics: the rule.
+
+    Returns:
+        (all categories in id order, `reused_places`).
     """
-    order = np.arange(len(keys))
-    order[places] = num_known + np.arange(len(places))
-    return keys.taken(np.delete(order, num_known + np.arange(len(places))))
+    before = _occurrences(growth, column)
+    places = reused_places(before, len(keys) - len(before), growth.number, semantics)
+    return keys.with_reused_ids(len(before), places), places
 
 
-def occurrences_of(growth: Growth, column: int) -> npt.NDArray[np.uint64]:
+def _occurrences(growth: Growth, column: int) -> npt.NDArray[np.uint64]:
     """Maps the last day and the occurrences of each category that the day before knew."""
     assert growth.known is not None
-    return map_array(occurrences_path(growth.known.folder.parent, column), OCCURRENCES).reshape(
-        -1, 2
-    )
+    return map_array(occurrences_path(growth.known.folder, column), OCCURRENCES).reshape(-1, 2)
 
 
 def reuse_ids(
@@ -80,17 +90,12 @@ def reuse_ids(
         semantics: the rule.
         into: dictionaries to write.
     """
-    assert growth.known is not None
-    kept = growth.known.kept
     for column in into.missing():
-        keys, known = merged.load_column(column), kept[column]
-        places = reused_places(
-            occurrences_of(growth, column), len(keys) - known, growth.number, semantics
-        )
+        keys, places = with_evicted(growth, column, merged.load_column(column), semantics)
         with atomic_file(into.counts_path(column)) as file:
             file.write(merged.counts_path(column).read_bytes())
         save_reused(into.reused_path(column), places)
-        into.save(column, with_reused_ids(keys, known, places))
+        into.save(column, keys)
 
 
 def save_reused(path: Path, places: npt.NDArray[np.int64]) -> None:
@@ -103,7 +108,7 @@ def write_occurrences(
     growth: Growth,
     dataset: Path,
     columns: Path,
-    dictionaries: Dictionaries,
+    cardinalities: Iterable[int],
     dtypes: Iterable[np.dtype[np.signedinteger]],
     vocabularies: Iterable[Iterable[int]],
 ) -> None:
@@ -113,20 +118,20 @@ def write_occurrences(
         growth: the days before.
         dataset: staged dataset, whose dictionaries are complete.
         columns: folder with the ids of each split.
-        dictionaries: those of the dataset.
+        cardinalities: ids of each column, including id 0.
         dtypes: type of each column's ids.
         vocabularies: for each column, the columns that share its ids.
     """
     counts = [
         _count_ids(columns, column, dtype, rows)
-        for column, (dtype, rows) in enumerate(zip(dtypes, dictionaries.cardinalities, strict=True))
+        for column, (dtype, rows) in enumerate(zip(dtypes, cardinalities, strict=True))
     ]
     for column, shared in enumerate(vocabularies):
         of_day = np.sum([counts[each] for each in shared], axis=0)[1:]
         made = np.zeros((len(of_day), 2), np.uint64)
         known = 0
         if growth.known is not None:
-            before = occurrences_of(growth, column)
+            before = _occurrences(growth, column)
             known = len(before)
             made[:known] = before
             reused = reused_ids(dataset, column) - 1
@@ -135,7 +140,7 @@ def write_occurrences(
         made[known:, 0] = growth.number
         made[of_day > 0, 0] = growth.number
         made[:, 1] += of_day.astype(np.uint64)
-        with atomic_file(occurrences_path(dataset, column)) as file:
+        with atomic_file(occurrences_path(dataset / DICTIONARY_FOLDER, column)) as file:
             file.write(made.astype(OCCURRENCES).tobytes())
 
 

@@ -201,11 +201,8 @@ def with_categories(earlier: Path, arrays: Mapping[str, npt.NDArray[Any]], path:
         values, ends = np.concatenate([keys.values, arrays[f"{column}"]]), keys.ends
         if ends is not None:
             ends = np.concatenate([ends, arrays[f"{column}.ends"] + np.uint64(len(keys.values))])
-        both, size, reused = Keys(keys.type, values, ends), len(keys), arrays[f"{column}.reused"]
-        order = np.arange(len(both))
-        order[reused] = size + np.arange(len(reused))
-        moved = size + np.arange(len(reused))
-        dictionaries.append(both.taken(np.delete(order, moved)))
+        both = Keys(keys.type, values, ends)
+        dictionaries.append(both.with_reused_ids(len(keys), arrays[f"{column}.reused"]))
     _write(path, old.fields, dictionaries, has_float16=old.has_float16)
 
 

@@ -18,12 +18,16 @@ REUSED = np.dtype("<u4")
 """Type of the ids in `reused_path`."""
 
 
-def occurrences_path(dataset: Path, feature: int) -> Path:
+def occurrences_path(folder: Path, feature: int) -> Path:
     """Returns the file with the last day and the occurrences of each category: [ids - 1, 2].
 
     It exists if ids are reused. Days are counted from 0, occurrences since the category got its id.
+
+    Args:
+        folder: folder of the dictionaries.
+        feature: number of the categorical feature.
     """
-    return dataset / DICTIONARY_FOLDER / f"seen_{feature}.bin"
+    return folder / f"seen_{feature}.bin"
 
 
 def reused_path(folder: Path, feature: int) -> Path:
