@@ -2,6 +2,7 @@
 """Pages of large tensors in CPU memory: their size, and which of them are resident."""
 
 import ctypes
+import itertools
 import mmap
 import sys
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def expect_random_access(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def is_file(tensor: Tensor) -> bool:
+def _is_file(tensor: Tensor) -> bool:
     """Returns True if a tensor is a shared file mapping, as `torch.from_file` makes."""
     return tensor.device.type == "cpu" and tensor.untyped_storage().filename is not None
 
@@ -57,13 +58,26 @@ def pieces(tensor: Tensor) -> Iterator[Tensor]:
     the process after its use. Its content stays in the file.
     """
     parts = torch.split(tensor.view(-1), _PIECE)
-    in_file = is_file(tensor)
-    for number, part in enumerate(parts):
-        for ahead in parts[number + int(number > 0) : number + 2] if in_file else ():
-            _advise_all(ahead, _MADV_WILLNEED)
+    if not _is_file(tensor):
+        yield from parts
+        return
+    _advise_all(parts[0], _MADV_WILLNEED)
+    for part, following in itertools.zip_longest(parts, parts[1:]):
+        if following is not None:
+            _advise_all(following, _MADV_WILLNEED)
         yield part
-        if in_file:
-            _advise_all(part, _MADV_DONTNEED)
+        _advise_all(part, _MADV_DONTNEED)
+
+
+def copy_values(into: Tensor, values: Tensor) -> None:
+    """Copies values into a tensor of the same shape; into a file mapping, piece by piece."""
+    if not _is_file(into):
+        into.copy_(values)
+        return
+    begin, flat = 0, values.reshape(-1)
+    for piece in pieces(into):
+        piece.copy_(flat[begin : begin + len(piece)])
+        begin += len(piece)
 
 
 def _advise_all(tensor: Tensor, advice: int) -> None:

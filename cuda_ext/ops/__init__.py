@@ -42,7 +42,7 @@ from cuda_ext.ops.update import (
     sum_by_row,
     update_rows,
 )
-from cuda_ext.pages import expect_random_access, is_file, pieces, use_huge_pages
+from cuda_ext.pages import copy_values, expect_random_access, pieces, use_huge_pages
 from cuda_ext.reference import bag_of_lookup
 from cuda_ext.row_rules import RowStep
 from cuda_ext.side_stream import SideStream
@@ -61,6 +61,7 @@ __all__ = [
     "bag_of_lookup",
     "binary_cross_entropy",
     "bring_in_rows",
+    "copy_values",
     "count_draws",
     "dlrm_forward",
     "dot_interaction",
@@ -69,7 +70,6 @@ __all__ = [
     "embedding_gather",
     "expect_random_access",
     "gather_dot_interaction",
-    "is_file",
     "joint_rows",
     "linear",
     "mlp_forward",

@@ -80,7 +80,7 @@ def loaded_memory(config: ModelConfig, rows: TableRows, num_tables: int) -> Mode
     return ModelMemory(parts, sizes, remedies)
 
 
-def memory_of_run(config: DlrmConfig, rows: TableRows, num_tables: int) -> ModelMemory:
+def trained_memory(config: DlrmConfig, rows: TableRows, num_tables: int) -> ModelMemory:
     """Returns the memory of a run; if it trains, with gradients and optimizer states.
 
     Args:

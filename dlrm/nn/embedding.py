@@ -19,7 +19,6 @@ from cuda_ext import ops
 from dlrm.config import EmbeddingStorage
 from dlrm.nn.table_files import TableFiles
 from recsys.errors import UserError
-from recsys.train.checkpoint import copy_values
 from recsys.train.optimizers.rows import RowGradients, RowLookups
 
 LookupsT = TypeVar("LookupsT")
@@ -442,7 +441,7 @@ def load_table(embeddings: Embeddings[LookupsT], feature: int, values: Tensor) -
 
 def _store(embeddings: Embeddings[LookupsT], shard: Shard, values: Tensor) -> None:
     """Copies values into the first rows of a shard."""
-    copy_values(shard.view(embeddings.stored_tables())[: len(values)], values)
+    ops.copy_values(shard.view(embeddings.stored_tables())[: len(values)], values)
 
 
 def _from_sparse(table: int, gradient: Tensor) -> RowGradients:

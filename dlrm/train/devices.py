@@ -23,7 +23,7 @@ from dlrm.distributed.batches import ExchangedBatches
 from dlrm.distributed.columns import RankColumns, open_rank_split
 from dlrm.distributed.gradients import AllReducedGradients
 from dlrm.distributed.network import DistributedDlrm, place_tables
-from dlrm.model.memory import TableRows, memory_of_run
+from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork, build_tables
 from dlrm.nn.bags import BaggedEmbedding
 from dlrm.nn.embedding import Embeddings, JointEmbeddings
@@ -58,7 +58,7 @@ def build_model(
     if processes.world_size > 1:
         placement = place_tables(config, spec, processes, device, print_line)
         rows = TableRows(*placement.rows_on(rank, names))
-    needed = memory_of_run(config, rows, len(names))
+    needed = trained_memory(config, rows, len(names))
     require_memory(needed, device, processes)
     if (limit := config.run.table_memory) is not None:
         _check_table_files(device, processes)

@@ -235,7 +235,7 @@ class Checkpoint:
         stored = self.tensors_like(group, expected, left_out)
         rows = slice(None) if row_shard is None else slice(row_shard.first, None, row_shard.step)
         for name, tensor in tensors.items():
-            copy_values(tensor, stored[name][rows] if tensor.dim() else stored[name])
+            ops.copy_values(tensor, stored[name][rows] if tensor.dim() else stored[name])
 
     def check_same_settings(self, now: Mapping[str, Any], fixed: Iterable[str]) -> None:
         """Refuses to resume a run with settings that change its result.
@@ -359,22 +359,6 @@ def stored_settings(file: Path, config: Mapping[str, Any], section: type) -> dic
     for name, value in stored.items():
         checked(f"{file}: {name}", hints[name], value)
     return stored
-
-
-def copy_values(into: Tensor, values: Tensor) -> None:
-    """Copies values; into a table in a file, piece by piece.
-
-    Args:
-        into: tensor to overwrite.
-        values: tensor of the same shape.
-    """
-    if not ops.is_file(into):
-        into.copy_(values)
-        return
-    begin, flat = 0, values.reshape(-1)
-    for piece in ops.pieces(into):
-        piece.copy_(flat[begin : begin + len(piece)])
-        begin += len(piece)
 
 
 def describe_tensor(tensor: Tensor) -> str:

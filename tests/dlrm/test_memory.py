@@ -10,7 +10,7 @@ import torch
 from cuda_ext.row_rules import ROW_RULES
 from dlrm.config import DlrmConfig
 from dlrm.distributed.placement import Placement, TablePlacement
-from dlrm.model.memory import TableRows, memory_of_run
+from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm
 from dlrm.model.weights import DlrmCheckpoint
 from dlrm.scripts import main
@@ -80,6 +80,6 @@ def test_the_count_is_what_training_allocates(rule, storage, l2, id_statistics):
     gradients = sum(parameter.numel() * 4 for parameter in model.mlp_parameters())
     if l2:  # float32, and the number of each row
         gradients += sum(SIZES) * (config.model.row_dim + 1) * 4
-    needed = memory_of_run(config, TableRows.of_model(config.model, "abc", SIZES), len(SIZES))
+    needed = trained_memory(config, TableRows.of_model(config.model, "abc", SIZES), len(SIZES))
     counted = needed.total - needed.parts.get("float32 copies", 0)
     assert counted == pytest.approx(allocated + gradients, rel=1e-3)
