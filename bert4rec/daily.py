@@ -46,20 +46,19 @@ def train_days(
     root, output = config.data.folder, config.checkpoint_folder
     assert root is not None
     assert output is not None
-    days = open_days(root, "dataset_path")
+    numbers = list(open_days(root, "dataset_path"))
+    days = [_Day(config, day_folder(root, n), day_folder(output, n)) for n in numbers]
     result: FitResult | None = None
     with joined as processes:
         if processes.world_size > 1:
             raise UserError("`grow` trains on one process; run it without torchrun", setting="grow")
-        begun = [number for number in days if (output / day_folder(root, number).name).is_dir()]
-        if begun and not config.run.resume:
+        if any(day.run.is_dir() for day in days) and not config.run.resume:
             raise UserError(
                 f"`export_root` {output}: has runs of {root}; add `resume` to continue them, or "
                 "choose another folder",
                 settings=("export_root", "resume"),
             )
-        for number in days:
-            day = _Day(config, day_folder(root, number), day_folder(output, number))
+        for place, (number, day) in enumerate(zip(numbers, days, strict=True), start=1):
             before = day_folder(output, number - 1)
             earlier = before if _is_finished(before) else None
             if config.run.progressive and earlier is not None and not day.metrics():
@@ -68,13 +67,13 @@ def train_days(
                 with contextlib.closing(run.log):
                     run.test()
             if not _is_finished(day.run):
-                print_line(f"{day.run.name} ({number - min(days) + 1} of {len(days)})")
+                print_line(f"{day.run.name} ({place} of {len(days)})")
                 run = Run.start(Bert4RecRecipe.open, day.training(earlier), print_line, processes)
                 with contextlib.closing(run.log):
                     result = run.fit()
                 if result.reason.startswith("SIG"):
                     return result
-        for line in _table(config, root, output, days):
+        for line in _table(days):
             print_line(line)
     return result
 
@@ -144,19 +143,18 @@ def _is_finished(run: Path) -> bool:
     return latest is not None and bool(LoopState.from_dict(read_checkpoint(latest).state).ended)
 
 
-def _table(config: Bert4RecConfig, root: Path, output: Path, days: Iterable[int]) -> list[str]:
+def _table(days: Iterable[_Day]) -> list[str]:
     """Returns the tests of all days, one per line; none without `progressive`."""
     lines = []
-    for number in days:
-        metrics = _Day(config, day_folder(root, number), day_folder(output, number)).metrics()
-        if metrics:
+    for day in days:
+        if metrics := day.metrics():
             cells = (
                 f"{metrics.get(f'{start}{metric}', math.nan):>16.4f}"
                 for start in _OF_MODELS.values()
                 for metric in _METRICS
             )
             users = metrics["test_users_with_targets"]
-            lines.append(f"{day_folder(root, number).name:<12}{users:>10,}{''.join(cells)}")
+            lines.append(f"{day.run.name:<12}{users:>10,}{''.join(cells)}")
     names = (f"{name} {metric}" for name in _OF_MODELS for metric in _METRICS)
     head = f"{'day':<12}{'users':>10}{''.join(f'{name:>16}' for name in names)}"
     return [head, *lines] if lines else []

@@ -168,7 +168,8 @@ class Bert4RecRecipe:
         """Copies the weights of `load_checkpoint_path`, if it is set, into the model.
 
         A training run on a later day of the checkpoint's dataset starts with the weights of that
-        day, and draws the vectors of items that are new since. It keeps its own adapters.
+        day, and draws the vectors of items that are new since. It keeps its own adapters. A
+        progressive test does the same, and hides these items.
 
         In the other modes, `popularity_correction` may differ from that of the training: the scores
         change as if the model had been trained with it.
@@ -181,16 +182,18 @@ class Bert4RecRecipe:
             self._check_dataset(self.loaded, new_users=True)
         if may_follow:
             self.loaded.load_base_into(self.model)
-            if self.config.run.progressive:
-                self.model.hide_items(self.loaded.num_items)
+        else:
+            self.loaded.load_into(self.model)
+        if is_training:
             return
-        self.loaded.load_into(self.model)
         trained_with = self.loaded.checkpoint.settings(ObjectiveConfig)
         change = self.config.objective.popularity_correction
         change -= trained_with.get("popularity_correction", 0.0)
         if change:
             bias = self.model.head.bias.data
             bias -= change * log_popularity(self.sequences).to(bias.device)
+        if self.config.run.progressive:
+            self.model.hide_items(self.loaded.num_items)
 
     def training(self) -> Training[BatchGroup]:
         """Prepares the model for training."""
