@@ -49,8 +49,8 @@ class TablesInFiles(Case):
         14 * 2**30, "--table_memory of the tables that do not", unit="bytes"
     )
     batch_size: int = setting(8192, "Samples of a step")
-    steps: int = setting(400, "Steps of a run")
-    warmup: int = setting(200, "Steps of a run before it is timed")
+    steps: int = setting(500, "Steps of a run")
+    warmup: int = setting(300, "Steps of a run before it is timed")
 
     def __post_init__(self) -> None:
         """Refuses counts below one."""
