@@ -156,7 +156,7 @@ test-gpu: setup  ## on a CUDA device: the whole op matrix, race and memory check
 
 test-gpu-offline:  ## the same with this machine's own Python, PyTorch and pytest: needs no package index
 	FORCE_CUDA=1 $(PYTHON) setup.py build_ext --inplace
-	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests/cuda_ext tests/dlrm
+	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests/cuda_ext tests/dlrm tests/bert4rec
 
 bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)
 	$(BIN)/python -m benchmark.run preprocessing

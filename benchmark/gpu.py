@@ -226,8 +226,12 @@ def make_parts(device: str, *, small: bool, results: Path = RESULTS) -> dict[str
     scaling = (
         Scaling(sizes=("5m",), table_size="", items=200, batch=4, steps=2)
         if small
-        else Scaling(sizes=("5m",), table_size="130m", items=160_000, batch=256)
-    )
+        # A size of batches is captured in a graph at its fourth occurrence.
+        else Scaling(
+            sizes=("5m",), table_size="130m", items=160_000, batch=256, warmup=40, steps=60,
+            graphs=device == "cuda",
+        )
+    )  # fmt: skip
     return {
         "waits": Waits(device=device, table_sizes=tables, batch_size=batch),
         "training": Programs(title="training", flags=training, rows=variants, figures=STEP),

@@ -334,7 +334,7 @@ class Bert4RecTraining:
         """Counts samples, targets, and tokens that the model reads."""
         return {
             "samples": len(batch),
-            "tokens": sum(b.layout.num_tokens - b.causal * len(b) for b in batch.batches),
+            "tokens": sum(each.num_tokens for each in batch.batches),
             "targets": sum(each.num_targets for each in batch.batches),
             PADDED: len(batch) * self.recipe.config.model.max_len,
         }

@@ -178,6 +178,7 @@ def train(
     gc_after_epoch: bool = ...,
     activation_checkpointing: bool = ...,
     torch_compile: bool = ...,
+    cuda_graphs: bool = ...,
     grow: bool = ...,
     progressive: bool = ...,
     use_torch_jit_trace: bool = ...,
@@ -294,6 +295,8 @@ def train(
         activation_checkpointing: Store only the inputs of the blocks and recompute the blocks in
             backward: the same result with less memory and more time
         torch_compile: Compile the layers of a training step, once for all batch sizes
+        cuda_graphs: Capture the whole training step in a CUDA graph for each size of a batch, and
+            replay it
         grow: Train on the days of ratings that grow (recsys-recipes prepare ratings `extend`), one
             after the other, each in a folder of its own inside `output`. `resume` continues with
             the days that are new

@@ -36,6 +36,13 @@ OPTIONS = {
 }
 """Row of the table -> flags on top of those of the baseline."""
 
+GRAPHS = {
+    "graphs": ("--cuda_graphs",),
+    "AMP + graphs": ("--cuda_graphs", "--amp"),
+    "AMP + compile + graphs": ("--cuda_graphs", "--amp", "--torch_compile"),
+}
+"""Rows that only a GPU has."""
+
 ADAPTERS = {
     "LoRA": ("--adapter=lora",),
     "iLoRA": ("--adapter=ilora",),
@@ -68,6 +75,7 @@ class Scaling(Case):
     batch: int = setting(16, "Histories per step")
     steps: int = setting(20, "Measured steps of each run")
     warmup: int = setting(5, "Steps before the measured ones")
+    graphs: bool = setting(False, "Measure CUDA graphs too, which need a GPU")
     program_flags: str = setting("", "Further flags of the program, separated by spaces")
 
     def __post_init__(self) -> None:
@@ -98,7 +106,8 @@ class Scaling(Case):
         once = ("--norun_benchmark", "--max_steps=1", f"--export_root={base}")
         run_module(BERT4REC, preset, *flags, *once, f"--log_path={folder / 'log.json'}")
         adapted = f"--load_checkpoint_path={base}"
-        rows = {name: [preset, *flags, *more] for name, more in OPTIONS.items()}
+        options = OPTIONS | (GRAPHS if self.graphs else {})
+        rows = {name: [preset, *flags, *more] for name, more in options.items()}
         rows |= {name: [preset, *flags, adapted, *more] for name, more in ADAPTERS.items()}
         named = {f"{self.table_size} {name}": row for name, row in rows.items()}
         yield training_group(BERT4REC, named, FIGURES)

@@ -41,6 +41,12 @@ class RunConfig(RunSettings):
         resumable=True,
         used_with={"mode": ("train",)},
     )
+    cuda_graphs: bool = setting(
+        False,
+        "Capture the whole training step in a CUDA graph for each size of a batch, and replay it",
+        resumable=True,
+        used_with={"mode": ("train",)},
+    )
     grow: bool = setting(
         False,
         "Train on the days of ratings that grow (recsys-recipes prepare ratings --extend), one "

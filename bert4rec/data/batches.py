@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bert4rec.config import Bert4RecConfig
 from bert4rec.data.masking import MaskCounts, draw_counts
+from bert4rec.data.rounding import add_tokens
 from bert4rec.data.windows import Windows, make_windows
 from bert4rec.nn.layout import SequenceLayout
 from recsys.ahead import call_ahead
@@ -34,11 +35,15 @@ class TrainBatch(HostBatch):
     """Sequences to train on, with the host's random draws.
 
     Attributes:
-        items: [N] int64 packed item numbers.
+        items: [N] int64 packed item numbers; 0 for tokens that `rounding` added.
         layout: offsets of the sequences in `items`.
         causal: predict the item after each token, instead of masked items.
         mask_counts: tokens to mask in each sequence.
         seed: seeds the device's random draws for this batch.
+        num_sequences: sequences, without added ones.
+        num_tokens: tokens that the model reads, without added ones.
+        num_targets: tokens to predict, without added ones.
+        is_rounded: whether there may be added tokens.
     """
 
     items: Tensor
@@ -46,16 +51,20 @@ class TrainBatch(HostBatch):
     causal: bool
     mask_counts: MaskCounts
     seed: int
+    num_sequences: int
+    num_tokens: int
+    num_targets: int
+    is_rounded: bool
 
     def __len__(self) -> int:
-        return self.layout.batch_size
+        return self.num_sequences
 
     @property
-    def num_targets(self) -> int:
-        """Tokens to predict; the host knows it without waiting for the device."""
-        if self.causal:
-            return self.layout.num_tokens - self.layout.batch_size
-        return self.mask_counts.total
+    def sizes(self) -> tuple[int | bool, ...]:
+        """All that decides the shapes of a step on the batch."""
+        layout, counts = self.layout, self.mask_counts
+        shape = (layout.batch_size, layout.num_tokens, layout.max_length)
+        return *shape, counts.total, counts.largest, self.causal
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "TrainBatch":
         """Returns the batch with each tensor changed."""
@@ -96,6 +105,7 @@ class TrainBatches:
         device: device of the batches; batches for a GPU are copied from pinned memory during the
             step before.
         processes: each takes every world_size-th group.
+        rounds: add tokens up to few different sizes; None does so for a GPU, see `rounding`.
 
     Attributes:
         batch_size: sequences of a group; the last group of an epoch may be smaller.
@@ -109,11 +119,13 @@ class TrainBatches:
         sequences: Sequences,
         device: torch.device = _HOST,
         processes: Processes = ALONE,
+        rounds: bool | None = None,
     ) -> None:
         self._config = config
         self._sequences = sequences
         self._device = device
         self._is_gpu = device.type == "cuda"
+        self._rounds = self._is_gpu if rounds is None else rounds
         workers = config.data.num_workers
         self._num_workers = int(self._is_gpu) if workers is None else workers
         self._steps = config.optimizer.accumulation_steps
@@ -197,7 +209,13 @@ class TrainBatches:
         counts = draw_counts(windows.lengths, objective, generator)
         items, layout = pack(self._sequences, windows, _HOST)
         seed = int(generator.integers(2**63))
-        batch = TrainBatch(items, layout, causal, counts, seed)
+        tokens = layout.num_tokens - causal * layout.batch_size
+        real = (len(windows), tokens, tokens if causal else counts.total)
+        if self._rounds:
+            items, layout, counts = add_tokens(
+                *(items, layout, counts, self._config.model.max_len), causal=causal
+            )
+        batch = TrainBatch(items, layout, causal, counts, seed, *real, is_rounded=self._rounds)
         return batch.pinned() if self._is_gpu else batch
 
 

@@ -2,8 +2,7 @@
 """The network's layers under torch.compile, compiled once for all batches.
 
 Batches differ in every size: sequences, tokens, targets and the longest of both. The sizes are
-symbolic in one compiled graph, and are rounded up. On a GPU they are rounded to eight sizes per
-doubling, because each combination of sizes is a separate CUDA graph there. The work on item tables
+symbolic in the compiled code, and are rounded up to multiples of 8. The work on item tables
 (lookups, row gradients and the loss in blocks) stays outside, since it is single kernels already.
 """
 
@@ -75,15 +74,9 @@ class CompiledNetwork:
 
     def __init__(self, model: Bert4Rec) -> None:
         self._model = model
-        self._is_cuda = model.head.bias.is_cuda
-        if not self._is_cuda:
+        if not model.head.bias.is_cuda:
             _require_compiler()
-        self._run: Callable[..., Tensor] = torch.compile(
-            self._layers,
-            dynamic=True,
-            fullgraph=True,
-            mode="reduce-overhead" if self._is_cuda else "default",
-        )
+        self._run: Callable[..., Tensor] = torch.compile(self._layers, dynamic=True, fullgraph=True)
 
     def __call__(
         self,
@@ -106,8 +99,7 @@ class CompiledNetwork:
             [M, D].
         """
         every_token = targets.layout is layout
-        size = self._rounded(layout.num_tokens)
-        sequences = self._rounded(layout.batch_size)
+        size, sequences = _rounded(layout.num_tokens), _rounded(layout.batch_size)
         tokens, longest = self._packed_index(layout, sequences, items)
         lengths = layout.lengths()
         lengths = F.pad(lengths, (0, sequences - lengths.shape[0]), value=1)
@@ -116,8 +108,6 @@ class CompiledNetwork:
             chosen, longest_chosen = self._packed_index(
                 targets.layout, sequences, targets.index, targets.positions
             )
-        if self._is_cuda:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         vectors = F.pad(vectors, (0, 0, 0, size - vectors.shape[0]))
         # Sizes that happen to be equal in the first batch differ in others.
         with symbol_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
@@ -126,20 +116,14 @@ class CompiledNetwork:
             )
         return hidden[: targets.index.shape[0]]
 
-    def _rounded(self, size: int) -> int:
-        step = _SMALLEST
-        if self._is_cuda:
-            step = max(step, 1 << max((size - 1).bit_length() - 4, 0))
-        return max(-(-size // step), 1) * step
-
     def _packed_index(
         self, layout: SequenceLayout, sequences: int, *values: Tensor
     ) -> tuple[Tensor, int]:
         """Returns ([3 + V, N] sequence, position, slot and V values of each token, T), rounded."""
         sequence, position = layout.sequence_of_token(), layout.position_of_token()
-        longest = self._rounded(layout.max_length)
+        longest = _rounded(layout.max_length)
         rows = [sequence, position, sequence * longest + position, *values]
-        added = self._rounded(layout.num_tokens) - layout.num_tokens
+        added = _rounded(layout.num_tokens) - layout.num_tokens
         fills = [0, 0, sequences * longest, *[0] * len(values)]
         padded = [F.pad(row, (0, added), value=fill) for row, fill in zip(rows, fills, strict=True)]
         return torch.stack(padded), longest
@@ -162,6 +146,10 @@ class CompiledNetwork:
             targets = TargetTokens(chosen[3], _layout(chosen, lengths, longest_chosen), chosen[4])
         hidden: Tensor = self._model(tokens[3], layout, targets, causal=causal, vectors=vectors)
         return hidden
+
+
+def _rounded(size: int) -> int:
+    return max(-(-size // _SMALLEST), 1) * _SMALLEST
 
 
 def _layout(index: Tensor, lengths: Tensor, longest: int) -> RoundedLayout:

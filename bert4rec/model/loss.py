@@ -44,10 +44,11 @@ def sampled_loss(
         return (hidden.sum() + 0 * (vectors.sum() + bias.sum())).to(torch.float32)
     true = (hidden * vectors[:count]).sum(1) + bias[:count]
     others = ops.linear(hidden, vectors[count:], bias[count:])
+    scored = (true, others, inputs.labels, inputs.negatives)
     if kind == "gbce":
-        return generalised_bce(true, others, inputs.labels, inputs.negatives, num_items)
+        return generalised_bce(*scored, num_items, weights=inputs.weights)
     log_expected = math.log(len(inputs.negatives) / num_items)
-    return sampled_softmax(true, others, inputs.labels, inputs.negatives, log_expected)
+    return sampled_softmax(*scored, log_expected, weights=inputs.weights)
 
 
 class LossNetwork(nn.Module):
@@ -104,7 +105,7 @@ class LossNetwork(nn.Module):
         """
         hidden, model = self.hidden(inputs, vectors), self.model
         if candidates is None:
-            return self.full_loss(hidden, model.item_vectors(), inputs.labels)
+            return self.full_loss(inputs, hidden, model.item_vectors())
         return sampled_loss(self.kind, model.num_items, inputs, hidden, *candidates)
 
     def hidden(self, inputs: LabelledBatch, vectors: Tensor) -> Tensor:
@@ -117,16 +118,14 @@ class LossNetwork(nn.Module):
         return self.compiled(inputs.items, vectors, inputs.layout, inputs.targets, inputs.causal)
 
     def full_loss(
-        self, hidden: Tensor, weight: Tensor, labels: Tensor, edge_rows: int = 0
+        self, inputs: LabelledBatch, hidden: Tensor, weight: Tensor, edge_rows: int = 0
     ) -> Tensor:
-        """Computes the mean loss over all items, a float32 scalar; see `softmax_cross_entropy`.
-
-        Labels are [M] int64, from 1.
-        """
+        """Computes the mean loss over all items, a float32 scalar; see `softmax_cross_entropy`."""
         return softmax_cross_entropy(
-            *(hidden, weight, self.trained_bias, labels - 1),
+            *(hidden, weight, self.trained_bias, inputs.labels - 1),
             loss_scale=self.loss_scale,
             edge_rows=edge_rows,
+            weights=inputs.weights,
         )
 
     def forward(self, inputs: LabelledBatch) -> Tensor:
@@ -136,7 +135,7 @@ class LossNetwork(nn.Module):
         if candidates is None and scores_with_table:
             vectors, table = lookup_before_head(model.embedding.items, inputs.items)
             # The first and the last row are padding and the mask item.
-            return self.full_loss(self.hidden(inputs, vectors), table, inputs.labels, edge_rows=1)
+            return self.full_loss(inputs, self.hidden(inputs, vectors), table, edge_rows=1)
         vectors = model.embedding.lookup(model.embedding.items, inputs.items)
         of_candidates = None if candidates is None else model.vectors_of(candidates)
         return self.loss_of(inputs, vectors, of_candidates)

@@ -202,7 +202,7 @@ class RowShards(nn.Module):
             items = ItemRange(self._processes, first - 1, own)
             hidden, bias = network.hidden(inputs, vectors), network.trained_bias
             return parallel_cross_entropy(
-                hidden, head.scored(table), bias, inputs.labels - 1, items
+                *(hidden, head.scored(table), bias, inputs.labels - 1, items, inputs.weights)
             )
         candidates, of_candidates = inputs.candidates, None
         vectors = embedding.lookup(inputs.items)

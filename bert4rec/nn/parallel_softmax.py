@@ -36,7 +36,12 @@ class ItemRange:
 
 
 def parallel_cross_entropy(
-    hidden: Tensor, table: Tensor, bias: Tensor, labels: Tensor, items: ItemRange
+    hidden: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    items: ItemRange,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Returns the mean cross entropy over all items; every process must call it.
 
@@ -49,11 +54,15 @@ def parallel_cross_entropy(
         bias: [I] biases of all items.
         labels: [M] int64 item of each target, from 0.
         items: the items that this process scores.
+        weights: [M] float32 weights of this process's targets, with a sum of 1; None weighs all
+            equally.
     """
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
         hidden = hidden.to(torch.get_autocast_dtype(kind))
-    loss: Tensor = _ParallelCrossEntropy.apply(hidden, table, bias, labels, items)  # type: ignore[no-untyped-call]
+    loss: Tensor = _ParallelCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, table, bias, labels, weights, items
+    )
     return loss
 
 
@@ -66,7 +75,13 @@ class _ParallelCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor, labels: Tensor, items: ItemRange
+        ctx: Any,
+        hidden: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        items: ItemRange,
     ) -> Tensor:
         processes, vectors = items.processes, table[items.rows]
         counts = processes.gather_values(hidden.shape[0])
@@ -84,18 +99,23 @@ class _ParallelCrossEntropy(torch.autograd.Function):
             true = torch.where(is_own, of_true + own_bias.index_select(0, column), true)
         normaliser = processes.gather(normaliser.unsqueeze(0)).logsumexp(0)
         losses = _own(normaliser - processes.sum(true), counts, processes)
-        ctx.save_for_backward(every_hidden, table, bias, every_label, normaliser)
+        ctx.save_for_backward(every_hidden, table, bias, every_label, normaliser, weights)
         ctx.items, ctx.counts = items, counts
+        if weights is not None:
+            return (losses * weights).sum()
         return losses.sum() / max(hidden.shape[0], 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        hidden, table, bias, labels, normaliser = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        hidden, table, bias, labels, normaliser, weights = ctx.saved_tensors
         items, counts = ctx.items, ctx.counts
         processes, vectors = items.processes, table[items.rows]
         own_bias = bias[items.first : items.first + vectors.shape[0]]
         count = counts[processes.rank]
-        scales = normaliser.new_ones(count) * (gradient / max(count, 1))
+        if weights is None:
+            scales = normaliser.new_ones(count) * (gradient / max(count, 1))
+        else:
+            scales = weights.to(normaliser.dtype) * gradient
         scales = processes.gather(scales).unsqueeze(1)
         to_hidden = torch.zeros_like(hidden, dtype=normaliser.dtype)
         to_table, to_bias = empty_gradient(table, items.rows, table.dtype), torch.zeros_like(bias)
@@ -111,7 +131,7 @@ class _ParallelCrossEntropy(torch.autograd.Function):
             to_vectors[block] = ops.transposed_product(to_logits, hidden)
             to_own_bias[block] = to_logits.sum(0)
         own = _own(processes.sum(to_hidden), counts, processes)
-        return own.to(hidden.dtype), to_table, to_bias, None, None
+        return own.to(hidden.dtype), to_table, to_bias, None, None, None
 
 
 def _own(joined: Tensor, counts: list[int], processes: Processes) -> Tensor:

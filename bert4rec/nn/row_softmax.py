@@ -63,6 +63,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
         table: Tensor,
         bias: Tensor,
         labels: Tensor,
+        weights: Tensor | None,
         items: slice,
         rows: int,
         loss_scale: float,
@@ -75,6 +76,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             table: [R, D] table with the vectors of the items.
             bias: [I] biases of the items.
             labels: [M] int64 item of each target, from 0.
+            weights: [M] float32 weights of the targets, with a sum of 1; None weighs all equally.
             items: rows of the items in the table, I of them.
             rows: targets of a block.
             loss_scale: factor of the stored gradients; the gradient that backward receives must
@@ -88,15 +90,15 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             needed = any(ctx.needs_input_grad), ctx.needs_input_grad[1]
             sums = _Sums(hidden.to(dtype), table.to(dtype), bias, items, loss_scale, *needed)
             for start in range(0, hidden.shape[0], rows):
-                sums.add(slice(start, start + rows), labels)
+                sums.add(slice(start, start + rows), labels, weights)
         ctx.gradients = (sums.to_hidden, sums.to_table, sums.to_bias)
         ctx.loss_scale, ctx.dtypes = loss_scale, (hidden.dtype, table.dtype, bias.dtype)
-        return sums.loss / hidden.shape[0]
+        return sums.loss / hidden.shape[0] if weights is None else sums.loss
 
     @staticmethod
     def backward(
         ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None, None]:
         """Scales the gradients in place, so it can be called only once."""
         gradients, ctx.gradients = ctx.gradients, None
         gradient = gradient / ctx.loss_scale
@@ -104,7 +106,7 @@ class RowBlockedCrossEntropy(torch.autograd.Function):
             None if of_input is None else of_input.mul_(gradient).to(dtype)
             for of_input, dtype in zip(gradients, ctx.dtypes, strict=True)
         )
-        return to_hidden, to_table, to_bias, None, None, None, None
+        return to_hidden, to_table, to_bias, None, None, None, None, None
 
 
 class _Sums:
@@ -129,7 +131,7 @@ class _Sums:
         self.to_table = empty_gradient(table, items, exact) if trains_table else None
         self.to_bias = torch.zeros_like(bias) if needs_gradients else None
 
-    def add(self, rows: slice, labels: Tensor) -> None:
+    def add(self, rows: slice, labels: Tensor, weights: Tensor | None) -> None:
         """Adds the targets of a slice."""
         hidden, labels = self._hidden[rows], labels[rows].unsqueeze(1)
         # The softmax is computed in float32 at least, even if the products are in half precision.
@@ -139,12 +141,19 @@ class _Sums:
         top = logits.amax(1, keepdim=True)
         exponentials = logits.sub_(top).exp_()
         total = exponentials.sum(1, keepdim=True)
-        self.loss += (total.log() + top - true).sum()
+        losses, scale = total.log() + top - true, self._loss_scale
+        if weights is None:
+            count = self._hidden.shape[0]
+            of_total, of_true = scale / (total * count), total.new_full((), -scale / count)
+        else:
+            share = weights[rows].unsqueeze(1)
+            losses = losses * share
+            of_total, of_true = scale * share / total, (-scale * share).to(total.dtype)
+        self.loss += losses.sum()
         if self.to_hidden is None or self.to_bias is None:
             return
-        count, scale = self._hidden.shape[0], self._loss_scale
-        to_logits = exponentials.mul_(scale / (total * count))
-        to_logits.scatter_add_(1, labels, to_logits.new_full((), -scale / count).expand_as(true))
+        to_logits = exponentials.mul_(of_total)
+        to_logits.scatter_add_(1, labels, of_true.expand_as(true))
         self.to_bias += to_logits.sum(0)
         to_logits = to_logits.to(hidden.dtype)
         ops.product(to_logits, self._vectors, out=self.to_hidden[rows])

@@ -20,6 +20,7 @@ def softmax_cross_entropy(
     max_logits: int | None = None,
     loss_scale: float = 1.0,
     edge_rows: int = 0,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Returns the cross entropy of linear logits over all items, in bounded memory.
 
@@ -35,6 +36,7 @@ def softmax_cross_entropy(
         loss_scale: factor that the gradient in backward will have. Half-precision gradients that
             are computed earlier are multiplied by it already, so that they do not underflow.
         edge_rows: rows at either end of the table that are not items.
+        weights: [M] float32 weights of the targets, with a sum of 1; None weighs all equally.
 
     Returns:
         Mean over the targets, a float32 scalar (float64 for float64 vectors); 0 without targets.
@@ -46,11 +48,11 @@ def softmax_cross_entropy(
     rows = rows_per_block(hidden.shape[0], len(bias), max_logits, hidden.device)
     if rows:
         by_rows: Tensor = RowBlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, labels, items, rows, loss_scale
+            hidden, weight, bias, labels, weights, items, rows, loss_scale
         )
         return by_rows
     return parallel_cross_entropy(
-        hidden, weight, bias, labels, ItemRange(ALONE, 0, items, max_logits)
+        hidden, weight, bias, labels, ItemRange(ALONE, 0, items, max_logits), weights
     )
 
 
@@ -60,6 +62,7 @@ def sampled_softmax(
     labels: Tensor,
     negatives: Tensor,
     log_expected: float = 0.0,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Returns the cross entropy among the true item and negatives that all targets share.
 
@@ -71,6 +74,7 @@ def sampled_softmax(
         log_expected: logarithm of the expected count of an item among the negatives. It is
             subtracted from their logits, so that the loss approximates the full softmax. The true
             item is always a candidate, so its logit is unchanged.
+        weights: [M] float32 weights of the targets, with a sum of 1; None weighs all equally.
 
     Returns:
         Mean over the targets, float32. Source: Bengio and Senecal 2008; Yi et al. 2019.
@@ -80,7 +84,7 @@ def sampled_softmax(
     collides = labels.unsqueeze(1) == negatives
     negative_logits = negative_logits.masked_fill(collides, -math.inf)
     logits = torch.cat([true_logits.unsqueeze(1), negative_logits], dim=1)
-    return (logits.logsumexp(1) - true_logits).mean()
+    return _mean(logits.logsumexp(1) - true_logits, weights)
 
 
 def generalised_bce(
@@ -90,6 +94,7 @@ def generalised_bce(
     negatives: Tensor,
     num_items: int,
     calibration: float = 0.75,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Returns gBCE: binary cross entropy over sampled negatives, calibrated for the sampling.
 
@@ -100,6 +105,7 @@ def generalised_bce(
         negatives: [S] int64 items, drawn uniformly.
         num_items: I.
         calibration: t in [0, 1]; 0 is plain binary cross entropy.
+        weights: [M] float32 weights of the targets, with a sum of 1; None weighs all equally.
 
     Returns:
         Mean over the targets, float32. Source: Petrov and Macdonald 2023 (arXiv:2308.07192).
@@ -110,4 +116,8 @@ def generalised_bce(
     positive = -beta * F.logsigmoid(true_logits.to(torch.float32))
     collides = labels.unsqueeze(1) == negatives
     negative = F.softplus(negative_logits.to(torch.float32)).masked_fill(collides, 0.0)
-    return (positive + negative.sum(1)).mean()
+    return _mean(positive + negative.sum(1), weights)
+
+
+def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
+    return losses.mean() if weights is None else (losses * weights).sum()

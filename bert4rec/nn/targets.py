@@ -37,6 +37,8 @@ class LabelledBatch:
         causal: no token attends to a later one.
         negatives: [S] int64 items, from 1, drawn uniformly with repetitions; None with the full
             softmax.
+        weights: [M] float32 weights of the targets in the mean loss, with a sum of 1; None weighs
+            all equally.
     """
 
     items: Tensor
@@ -45,6 +47,24 @@ class LabelledBatch:
     labels: Tensor
     causal: bool
     negatives: Tensor | None = None
+    weights: Tensor | None = None
+
+    def ignoring(self, is_added: Tensor) -> "LabelledBatch":
+        """Returns the batch with added tokens and targets that change neither loss nor gradients.
+
+        They get an item and a label that the batch looks up anyway, so that no further row of a
+        table is updated.
+
+        Args:
+            is_added: [N] bool, True for added tokens, which follow all others.
+        """
+        counts = ~is_added[self.targets.index]
+        return dataclasses.replace(
+            self,
+            items=torch.where(is_added, self.items[:1], self.items),
+            labels=torch.where(counts, self.labels, self.labels[:1]),
+            weights=counts / counts.sum(),
+        )
 
     @property
     def candidates(self) -> Tensor | None:

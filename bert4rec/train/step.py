@@ -19,6 +19,7 @@ from bert4rec.model.network import Bert4Rec, ItemRows
 from bert4rec.model.row_shards import RowShards
 from bert4rec.model.torchrec import ShardedNetwork, shard_network
 from bert4rec.nn.targets import LabelledBatch
+from bert4rec.train.graphs import GraphedParts, Part, check_graphable
 from cuda_ext.ops import RowOptimizer
 from recsys.data.sequences.histories import Sequences
 from recsys.errors import UserError
@@ -92,14 +93,18 @@ class Bert4RecTrainStep:
         if self.sharded is None and processes.world_size > 1:
             self._network = DistributedDataParallel(self._network)
         self.optimizer = build_dense_optimizer("adam", self._parameters, optimizer.weight_decay)
-        # A CUDA graph returns gradients in memory that its next call overwrites, so gradients that
-        # are added up need memory of their own.
-        self._keeps_gradients = config.run.torch_compile and optimizer.accumulation_steps > 1
+        # The graphs of several batches add up gradients in the same memory.
+        self._keeps_gradients = config.run.cuda_graphs and optimizer.accumulation_steps > 1
         if self._keeps_gradients:
             for parameter in self._parameters:
                 parameter.grad = torch.zeros_like(parameter)
+        # On the device, because a captured graph repeats the numbers of the host.
         self._lr = torch.zeros((), device=device)
+        self._share = torch.zeros((), device=device)
         self._generator = torch.Generator(device)
+        self._run_part: Part = self._train_on
+        if config.run.cuda_graphs:
+            self._run_part = GraphedParts(self._train_on, [self._generator])
 
     def __call__(self, batch: BatchGroup, lr: float) -> Tensor:
         """Trains on a group of batches.
@@ -116,17 +121,28 @@ class Bert4RecTrainStep:
         if self.sharded is not None:
             self.sharded.set_lr(lr)
         self._model.train()
-        self._clear_gradients()
         batches, counts = batch.batches, [each.num_targets for each in batch.batches]
         total = int(self._processes.sum_integers(np.array([sum(counts)]))[0])
-        loss = torch.zeros_like(self._lr)
+        loss: Tensor | None = None
         for i, (each, count) in enumerate(zip(batches, counts, strict=True)):
-            is_last = i == len(batches) - 1
-            with self._without_exchange() if not is_last else contextlib.nullcontext():
-                loss += self._backward(each, count / max(total, 1))
-        self._update()
-        mean: Tensor = self._processes.sum(loss)
-        return mean
+            self._share.fill_(count / max(total, 1))
+            # Dropout draws from the global generator: reseeded, a resumed run draws the same.
+            torch.manual_seed(each.seed)
+            self._generator.manual_seed(each.seed)
+            of_batch = self._run_part(each, i == 0, i == len(batches) - 1)
+            loss = of_batch if loss is None else loss + of_batch
+        assert loss is not None
+        return self._processes.sum(loss)
+
+    def _train_on(self, batch: TrainBatch, is_first: bool, is_last: bool) -> Tensor:
+        """Adds the gradient of a batch, and updates the model after the last one of a step."""
+        if is_first:
+            self._clear_gradients()
+        with self._without_exchange() if not is_last else contextlib.nullcontext():
+            loss = self._backward(batch)
+        if is_last:
+            self._update()
+        return loss
 
     def _clear_gradients(self) -> None:
         for parameter in self._parameters:
@@ -190,18 +206,15 @@ class Bert4RecTrainStep:
             return self._network.no_sync()
         return contextlib.nullcontext()
 
-    def _backward(self, batch: TrainBatch, weight: float) -> Tensor:
-        """Adds the weighted gradient of a batch; returns its weighted loss."""
-        # Dropout draws from the global generator: reseeded, a resumed run draws the same.
-        torch.manual_seed(batch.seed)
-        self._generator.manual_seed(batch.seed)
+    def _backward(self, batch: TrainBatch) -> Tensor:
+        """Adds a batch's gradient by its share of the targets; returns its share of the loss."""
         inputs = self._labelled(batch)
         with self._precision.autocast():
             loss: Tensor = self._network(inputs)
         # Processes average their gradients; the mean of all targets needs their sum.
-        factor = weight * self._processes.world_size * self._precision.loss_scale
-        torch.autograd.backward(loss * factor)
-        return loss.detach() * weight
+        factor = self._processes.world_size * self._precision.loss_scale
+        torch.autograd.backward(loss * (self._share * factor))
+        return loss.detach() * self._share
 
     def _labelled(self, batch: TrainBatch) -> LabelledBatch:
         num_items, objective = self._model.num_items, self._objective
@@ -212,6 +225,9 @@ class Bert4RecTrainStep:
                 *(batch.items, batch.layout, batch.mask_counts),
                 *(objective, num_items, self._generator),
             )
+        if batch.is_rounded:
+            shown = labelled.items if batch.causal else batch.items
+            labelled = labelled.ignoring(shown == 0)
         if objective.loss == "full":
             return labelled
         negatives = draw_uniformly(
@@ -275,6 +291,8 @@ def build_step(
         UserError: the settings do not fit the dataset or this machine.
     """
     objective, device = config.objective, model.head.bias.device
+    if config.run.cuda_graphs:
+        check_graphable(config, device, processes.world_size)
     if objective.loss == "gbce" and objective.num_negatives >= sequences.num_items:
         raise UserError(
             f"`num_negatives` {objective.num_negatives}: `loss` gbce must sample fewer than the "

@@ -3,36 +3,21 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from dlrm.data.batch import Batch
 from dlrm.train.step import DlrmTrainStep
+from recsys.train.graphs import CallGraph
 
 
-class BatchGraph:
-    """A function of a batch, captured in a CUDA graph for batches of one size.
+def _capture(call: Callable[[Batch[Tensor]], Tensor], batch: Batch[Tensor]) -> CallGraph:
+    """Captures a function of a batch for batches of its size; it must have run before."""
+    inputs = [tensor.clone() for tensor in _tensors(batch)]
+    return CallGraph(lambda: call(Batch(*inputs)), inputs)
 
-    Args:
-        call: runs on the device, never waits for it, and returns a tensor.
-        batch: a batch of this size; `call` must have run before.
-    """
 
-    def __init__(self, call: Callable[[Batch[Tensor]], Tensor], batch: Batch[Tensor]) -> None:
-        self._batch = Batch(batch.numerical.clone(), batch.ids.clone(), batch.label.clone())
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        # In the default mode, a reader thread that pins memory meanwhile would break the capture.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._result = call(self._batch)
-
-    def __call__(self, batch: Batch[Tensor]) -> Tensor:
-        """Returns the result for a batch, in a new tensor."""
-        self._batch.numerical.copy_(batch.numerical)
-        self._batch.ids.copy_(batch.ids)
-        self._batch.label.copy_(batch.label)
-        self._graph.replay()
-        return self._result.clone()
+def _tensors(batch: Batch[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    return batch.numerical, batch.ids, batch.label
 
 
 class GraphedTrainStep:
@@ -50,7 +35,7 @@ class GraphedTrainStep:
         self._step = step
         self._seen = 0
         self._rows = 0
-        self._graph: BatchGraph | None = None
+        self._graph: CallGraph | None = None
 
     def __call__(self, batch: Batch[Tensor], lr: float) -> Tensor:
         """Trains on a batch; returns its scalar loss on the device."""
@@ -62,8 +47,8 @@ class GraphedTrainStep:
             self._seen += 1
             if self._seen <= self._WARMUP_STEPS:
                 return self._step.update(batch)
-            self._graph = BatchGraph(self._step.update, batch)
-        return self._graph(batch)
+            self._graph = _capture(self._step.update, batch)
+        return self._graph(_tensors(batch))
 
 
 class GraphedInference:
@@ -78,7 +63,7 @@ class GraphedInference:
 
     def __init__(self, predict: Callable[[Batch[Tensor]], Tensor]) -> None:
         self._predict = predict
-        self._graphs: dict[int, BatchGraph | None] = {}
+        self._graphs: dict[int, CallGraph | None] = {}
 
     def __call__(self, batch: Batch[Tensor]) -> Tensor:
         """Predicts for a batch; the second batch of each size is captured."""
@@ -88,5 +73,5 @@ class GraphedInference:
             return self._predict(batch)
         graph = self._graphs[rows]
         if graph is None:
-            graph = self._graphs[rows] = BatchGraph(self._predict, batch)
-        return graph(batch)
+            graph = self._graphs[rows] = _capture(self._predict, batch)
+        return graph(_tensors(batch))

@@ -173,14 +173,21 @@ class HostBatch(abc.ABC):
         """Queues the copy to a device on the current stream."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def record_stream(self, stream: torch.Stream) -> None:
-        """Tells the allocator that `stream` reads the tensors."""
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors that `map` changes, in the same order."""
+        tensors: list[Tensor] = []
 
-        def record(tensor: Tensor) -> Tensor:
-            tensor.record_stream(stream)
+        def note(tensor: Tensor) -> Tensor:
+            tensors.append(tensor)
             return tensor
 
-        self.map(record)
+        self.map(note)
+        return tensors
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that `stream` reads the tensors."""
+        for tensor in self.tensors():
+            tensor.record_stream(stream)
 
 
 HostBatchT = TypeVar("HostBatchT", bound=HostBatch)

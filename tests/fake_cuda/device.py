@@ -161,7 +161,8 @@ class Capture:
 
     under_way: "Capture | None" = None
 
-    def __init__(self, _: object, capture_error_mode: str = "global", **__: object) -> None:
+    def __init__(self, graph: "Graph", capture_error_mode: str = "global", **_: object) -> None:
+        self._graph = graph
         self._mode = capture_error_mode
         self._thread = threading.get_ident()
 
@@ -184,12 +185,39 @@ class Capture:
         if capture._mode == "global" or capture._thread == threading.get_ident():
             raise RuntimeError(f"{call}: operation not permitted when stream is capturing")
 
+    @classmethod
+    def check_generator(cls, generator: torch.Generator | None) -> None:
+        """Refuses draws whose state the graph under way would not continue.
+
+        Raises:
+            RuntimeError: the generator was not registered with the graph.
+        """
+        capture = cls.under_way
+        if capture is None or generator is None or generator._cdata in capture._graph.generators:
+            return
+        raise RuntimeError("a generator draws that is not registered with the graph")
+
 
 class Graph:
-    """A captured graph, replayed by doing nothing."""
+    """A captured graph, replayed by doing nothing.
+
+    Attributes:
+        generators: addresses of random generators registered with it, besides the global one.
+        replays: number of replays of all graphs.
+    """
+
+    replays: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.generators: set[int] = set()
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Makes each replay draw from the generator's present state."""
+        self.generators.add(generator._cdata)
 
     def replay(self) -> None:
-        """Returns at once."""
+        """Counts the replay."""
+        Graph.replays += 1
 
 
 def _record_stream(tensor: Tensor, _: Stream) -> None:
@@ -234,6 +262,7 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
             "is_current_stream_capturing": lambda: Capture.under_way is not None,
             "graph": Capture,
             "CUDAGraph": Graph,
+            "graph_pool_handle": lambda: (0, 1),
         }
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)

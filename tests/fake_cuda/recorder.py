@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from tests.fake_cuda.device import PinnedMemory, Stream
+from tests.fake_cuda.device import Capture, PinnedMemory, Stream
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -108,6 +108,7 @@ class Recorder(TorchDispatchMode):
         parameters = [parameter.name for parameter in func._schema.arguments]
         arguments = dict(zip(parameters, args, strict=False)) | kwargs
         given = _tensors(arguments)
+        Capture.check_generator(arguments.get("generator"))
         try:
             result = func(*args, **kwargs)
         except torch._subclasses.fake_tensor.DynamicOutputShapeException as error:
