@@ -86,18 +86,20 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def commit(checkout: Path | None = None) -> str:
-    """Returns the commit of a checkout, by default this one, with `+` if modified."""
+def git(*arguments: str, checkout: Path | None = None) -> str:
+    """Returns what git prints about a checkout, by default this one; empty if it fails."""
     folder = str(checkout or Path(__file__).parent)
-
-    def git(*arguments: str) -> str:
+    try:
         done = subprocess.run(
             ["git", "-C", folder, *arguments], capture_output=True, text=True, check=False
         )
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "") or "unknown"
     except OSError:
-        return "unknown"
+        return ""
+    return done.stdout.strip()
+
+
+def commit(checkout: Path | None = None) -> str:
+    """Returns the commit of a checkout, by default this one, with `+` if modified."""
+    changed = git("status", "--porcelain", "--untracked-files=no", checkout=checkout)
+    number = git("rev-parse", "--short=12", "HEAD", checkout=checkout)
+    return number + ("+" if changed else "") if number else "unknown"

@@ -3,6 +3,7 @@
 
     python -m benchmark.report docs/results.md            writes the tables
     python -m benchmark.report docs/results.md --check    exits 1 if a table is out of date
+    python -m benchmark.report docs/results.md --stale    lists tables older than what they measure
 
 The table of results/NAME.jsonl goes between `<!-- results:NAME -->` and `<!-- /results:NAME -->`: a
 row per candidate, a column per metric. It shows medians of the records that have the settings and
@@ -10,12 +11,14 @@ hardware of the newest run.
 """
 
 import dataclasses
+import datetime
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmark.door import start
+from benchmark.machine import git
 from benchmark.own_logs.table import NAME as OWN_LOGS
 from benchmark.own_logs.table import own_logs_table
 from benchmark.record import RESULTS, Record, latest, read_records
@@ -26,6 +29,20 @@ MARKERS = re.compile(
     r"(?P<open><!-- results:(?P<name>[\w-]+) -->\n).*?(?P<close><!-- /results:(?P=name) -->)",
     re.DOTALL,
 )
+
+_MEASURED = (
+    (r"(gpu_)?(interaction|embedding|sparse_step)(_kernels)?", ("cuda_ext",)),
+    (r"preprocessing\w*", ("preproc", "recsys/data", "recsys/files")),
+    (r"loader\w*", ("dlrm/data", "recsys/data", "cuda_ext")),
+    (r"serving\w*", ("dlrm/serve", "recsys/serve", "triton", "cuda_ext")),
+    (r"(gpu_)?bert4rec\w*", ("bert4rec", "recsys", "cuda_ext")),
+    (r"own_logs|daily|criteo_sample", ("preproc", "dlrm", "recsys", "cuda_ext")),
+    (r"\w+", ("dlrm", "recsys", "cuda_ext")),
+)
+"""Names of benchmarks -> folders of the code that they measure; the first that matches counts."""
+
+_OLDEST_DAYS = 60
+"""Days after which figures are stale even if the code is the same: its libraries are not."""
 
 
 def format_value(value: float | None) -> str:
@@ -107,6 +124,35 @@ def render_document(text: str, results: Path) -> str:
     return MARKERS.sub(replace, text)
 
 
+def stale_tables(text: str, results: Path) -> Iterator[str]:
+    """Yields a line for each table of a document that is older than what it measures.
+
+    Args:
+        text: the document.
+        results: folder of the results.
+    """
+    today = datetime.datetime.now(datetime.UTC)
+    for match in MARKERS.finditer(text):
+        name, file = match["name"], results / f"{match['name']}.jsonl"
+        if not file.is_file():
+            continue
+        newest = read_records(file)[-1]
+        measured = datetime.datetime.fromisoformat(newest.time)
+        when = f"{name}: measured {measured.date()} at {newest.commit}"
+        base = newest.commit.removesuffix("+")
+        if not git("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}"):
+            yield f"{when}, a commit that is not in this repository"
+            continue
+        folders = next(paths for names, paths in _MEASURED if re.fullmatch(names, name))
+        paths = [f":/{folder}" for folder in folders]  # git runs in a folder of the repository
+        changes = git("log", "--format=%cs", f"{base}..HEAD", "--", *paths).split()
+        if changes:
+            count = f"{len(changes)} commit{'s' if len(changes) > 1 else ''}"
+            yield f"{when}; {count} since in {', '.join(folders)}, the last on {changes[0]}"
+        elif (age := (today - measured).days) > _OLDEST_DAYS:
+            yield f"{when}, {age} days ago"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReportSettings:
     """Settings of this program."""
@@ -115,6 +161,9 @@ class ReportSettings:
         RESULTS, "Folder of the results (.jsonl)", default_text="benchmark/results"
     )
     check: bool = setting(False, "Write nothing; exit 1 if a table is out of date")
+    stale: bool = setting(
+        False, "Write nothing; list tables whose code has changed since, or that are 60 days old"
+    )
 
 
 SECTIONS = {ReportSettings: "options"}
@@ -131,6 +180,10 @@ def run(settings: ReportSettings, documents: list[str]) -> int:
             new = render_document(old, settings.results)
         except ValueError as error:
             raise UserError(f"{document}: {error}") from error
+        if settings.stale:
+            for line in stale_tables(old, settings.results):
+                print(f"{document}: {line}")
+            continue
         if new == old:
             continue
         if settings.check:

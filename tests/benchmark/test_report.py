@@ -2,10 +2,14 @@
 """Tables of results in documents."""
 
 import dataclasses
+import datetime
+import functools
+import os
+import subprocess
 
 import pytest
 
-from benchmark import report
+from benchmark import machine, report
 from benchmark.record import write_records
 from tests.benchmark.conftest import record
 from tests.harness import assert_tells
@@ -65,3 +69,48 @@ def test_a_marker_without_an_end_is_refused(tmp_path, capsys):
     document.write_text("<!-- results:speed -->\n")
     assert report.main(["", str(document)]) == 2
     assert_tells(capsys.readouterr().err, "results:speed")
+
+
+def committed(folder, text, day):
+    """Commits a file of preproc; returns the commit."""
+    (folder / "preproc").mkdir(exist_ok=True)
+    (folder / "preproc" / "code.py").write_text(text)
+    environment = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), f"{day}T12:00:00Z")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (("init", "-q"), ("add", "-A"), (*who, "commit", "-qm", "change")):
+        subprocess.run(["git", "-C", folder, *command], check=True, env=os.environ | environment)
+    return machine.git("rev-parse", "HEAD", checkout=folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "days", "is_stale"),
+    [
+        ("preprocessing", True, 1, True),
+        ("preprocessing", False, 1, False),
+        ("preprocessing", False, 61, True),
+        ("interaction_kernels", True, 1, False),  # measures another folder
+    ],
+)
+def test_a_table_is_stale_if_its_code_changed_or_it_is_old(
+    tmp_path, monkeypatch, capsys, name, changes, days, is_stale
+):
+    base = committed(tmp_path, "a", "2026-01-01")
+    if changes:
+        committed(tmp_path, "b", "2026-01-02")
+    monkeypatch.setattr(report, "git", functools.partial(machine.git, checkout=tmp_path))
+    then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+    made = dataclasses.replace(record(5.0), commit=base + "+", time=then.isoformat())
+    write_records(tmp_path / f"{name}.jsonl", [made])
+    document = tmp_path / "README.md"
+    document.write_text(DOCUMENT.replace("speed", name))
+    assert report.main(["", str(document), f"--results={tmp_path}", "--stale"]) == 0
+    assert (name in capsys.readouterr().out) == is_stale
+    assert "old" in document.read_text()
+
+
+def test_a_table_of_an_unknown_commit_is_stale(tmp_path, capsys):
+    write_records(tmp_path / "speed.jsonl", [dataclasses.replace(record(5.0), commit="0" * 12)])
+    document = tmp_path / "README.md"
+    document.write_text(DOCUMENT)
+    assert report.main(["", str(document), f"--results={tmp_path}", "--stale"]) == 0
+    assert "0" * 12 in capsys.readouterr().out
