@@ -18,8 +18,8 @@ PAD_MULTIPLE = 8
 """Interaction rows are padded to this many columns, so that GEMMs read aligned rows."""
 
 
-MLP_PADDING = 32
-"""Inputs of the layers of a packed MLP are padded to a multiple of this."""
+MLP_PANEL = 32
+"""Outputs of a panel of a packed MLP; see `mlp_forward`."""
 
 
 def interaction_width(num_vectors: int, embedding_dim: int) -> int:
@@ -400,9 +400,10 @@ def mlp_forward(
 
     Args:
         x: [B, sizes[0]] float32 or float64.
-        weights: layer by layer, [outputs, inputs padded to a multiple of 32], float32, bfloat16 or
-            float64; converted to the type of `x` before they are multiplied.
-        biases: layer by layer, [outputs], of the type of `x`.
+        weights: layer by layer, [panels, inputs, 32] with 32 outputs in each panel, zeros beyond
+            the last output; float32, bfloat16 or float64, converted to the type of `x` before they
+            are multiplied.
+        biases: layer by layer, [panels x 32], of the type of `x`.
         sizes: width of the input, then outputs of each layer.
         final_relu: apply a ReLU after the last layer too.
 
@@ -410,17 +411,12 @@ def mlp_forward(
         [B, sizes[-1]].
     """
     pairs = list(itertools.pairwise(sizes))
-    padded = [-(-inputs // MLP_PADDING) * MLP_PADDING for inputs, _ in pairs]
-    counts = [outputs * columns for (_, outputs), columns in zip(pairs, padded, strict=True)]
-    layers = zip(
-        torch.split(weights, counts),
-        torch.split(biases, [outputs for _, outputs in pairs]),
-        padded,
-        strict=True,
-    )
-    for number, (weight, bias, columns) in enumerate(layers):
-        inputs = pairs[number][0]
-        x = torch.nn.functional.linear(x, weight.view(-1, columns)[:, :inputs].to(x.dtype), bias)
+    padded = [-(-outputs // MLP_PANEL) * MLP_PANEL for _, outputs in pairs]
+    counts = [columns * inputs for (inputs, _), columns in zip(pairs, padded, strict=True)]
+    layers = zip(torch.split(weights, counts), torch.split(biases, padded), pairs, strict=True)
+    for number, (packed, bias, (inputs, outputs)) in enumerate(layers):
+        weight = packed.view(-1, inputs, MLP_PANEL).transpose(1, 2).reshape(-1, inputs)
+        x = torch.nn.functional.linear(x, weight[:outputs].to(x.dtype), bias[:outputs])
         if number < len(pairs) - 1 or final_relu:
             x = torch.relu(x)
     return x
@@ -564,9 +560,10 @@ def dlrm_forward(
         top_sizes: widths of the top MLP, from the columns of the interaction to 1.
 
     Returns:
-        [B, 1] logits.
+        [B] logits.
     """
     bottom = mlp_forward(numerical, bottom_weights, bottom_biases, bottom_sizes, final_relu=True)
     rows = joint_rows(ids, offsets, hash_indices=hash_indices)
     features = dot_interaction(table[rows].to(bottom.dtype), bottom)
-    return mlp_forward(features, top_weights, top_biases, top_sizes, final_relu=False)
+    logits = mlp_forward(features, top_weights, top_biases, top_sizes, final_relu=False)
+    return logits.squeeze(1)

@@ -10,7 +10,7 @@ from cuda_ext import RowOptimizer, library
 from cuda_ext.ops import registration
 from cuda_ext.ops.attention import attention, count_draws
 from cuda_ext.ops.bags import embedding_bag
-from cuda_ext.ops.few_samples import JointTable, PackedMlp, dlrm_forward, mlp_forward, pack_mlp
+from cuda_ext.ops.inference import JointTable, PackedMlp, dlrm_forward, mlp_forward, pack_mlp
 from cuda_ext.ops.interaction import dot_interaction, gather_dot_interaction
 from cuda_ext.ops.linear import (
     linear,

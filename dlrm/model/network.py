@@ -197,8 +197,8 @@ class DlrmNetwork(ClickModel[LookupsT]):
             [B] logits of a click, float32 or the autocast dtype, the mean over the networks. While
             N > 1 networks are trained: [B, N], the logits of each.
         """
-        if (of_few := self._predict_few(numerical, ids)) is not None:
-            return of_few
+        if (predicted := self._predict_at_once(numerical, ids)) is not None:
+            return predicted
         statistics = None if self.id_statistics is None else self.id_statistics(ids)
         ids = self.embeddings.prepare(ids)
         # On a GPU, autocast converts them; converting to float32 first would be one more pass.
@@ -240,22 +240,22 @@ class DlrmNetwork(ClickModel[LookupsT]):
         )
         return logits if self.training else logits.mean(1)
 
-    def _predict_few(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
-        """Predicts a few samples in one native call; returns None if that is not possible."""
+    def _predict_at_once(self, numerical: Tensor, ids: LookupsT) -> Tensor | None:
+        """Predicts in one native call; returns None if that is not possible or not faster."""
         if not self._can_fuse_lookup or not self._has_numbers:
             return None
         (network,) = self.networks
         bottom_mlp, top_mlp = network.bottom_mlp, network.top_mlp
         if network.run_bottom is not bottom_mlp or network.run_top is not top_mlp:
             return None
-        bottom = bottom_mlp.packed_for_few(numerical)
-        top = top_mlp.packed_for_few(numerical)
-        if bottom is None or top is None or not isinstance(ids, Tensor):
+        bottom = bottom_mlp.packed_for(numerical)
+        if bottom is None or not isinstance(ids, Tensor):
             return None
         table = self.embeddings.joint_table()
         if table is None:
             return None
-        return ops.dlrm_forward(numerical, ids, table, bottom, top).squeeze(1)
+        top = top_mlp.packed(bottom.weights.dtype)
+        return ops.dlrm_forward(numerical, ids, table, bottom, top)
 
     def run_instead(self, bottom: nn.Module, top: nn.Module) -> None:
         """Runs other modules in place of the MLPs of the only network.

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from cuda_ext import ops
 
-FEW_ROWS = {torch.float32: 32, torch.bfloat16: 8}
+PACKED_ROWS = {torch.float32: 512, torch.bfloat16: 16}
 """Most samples for which one native call is faster than one matrix product per layer, by dtype.
 
-Measured on processors with AVX-512 (benchmark.run inference); with more samples, the products win.
+Measured on processors with AVX-512 (benchmark.run inference). In float32, the call is never slower
+there, but the difference is small with more samples.
 """
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class Mlp(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm1d(o) for o in sizes[:-1] if batch_norm)
         self.final_relu = final_relu
         self.dropout = dropout
-        self._copies: dict[str, object] = {}
+        self._copies: dict[object, object] = {}
         for layer in self.linears:
             init_linear(layer)
 
@@ -78,7 +79,7 @@ class Mlp(nn.Module):
         self._copies.clear()
         return super().train(mode)
 
-    def _kept(self, name: str, make: Callable[[], T]) -> T:
+    def _kept(self, name: object, make: Callable[[], T]) -> T:
         if name not in self._copies:
             self._copies[name] = make()
         return self._copies[name]  # type: ignore[return-value]
@@ -86,7 +87,7 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, in_features] to [B, sizes[-1]]."""
         last = len(self.layers) - 1
-        if (packed := self.packed_for_few(x)) is not None:
+        if (packed := self.packed_for(x)) is not None:
             return ops.mlp_forward(x, packed, final_relu=self.final_relu)
         if _autocast_dtype() == torch.bfloat16 and self._infers_on_cpu(x):
             return self._infer_in_half(x)
@@ -118,24 +119,27 @@ class Mlp(nn.Module):
             and x.dtype == torch.float32
         )
 
-    def packed_for_few(self, x: Tensor) -> ops.PackedMlp | None:
+    def packed_for(self, x: Tensor, most: int | None = None) -> ops.PackedMlp | None:
         """Returns the layers packed for one native call; None if that is not faster.
 
         Args:
             x: [B, ...] an input, or another tensor with its rows, dtype and device.
+            most: most samples; None takes `PACKED_ROWS`.
         """
         if not self._infers_on_cpu(x):
             return None
         dtype = _autocast_dtype() or x.dtype
-        if x.shape[0] > FEW_ROWS.get(dtype, 0):
-            return None
-        linears = self.linears
+        most = PACKED_ROWS.get(dtype, 0) if most is None else most
+        return self.packed(dtype) if x.shape[0] <= most else None
+
+    def packed(self, dtype: torch.dtype) -> ops.PackedMlp:
+        """Returns the layers packed in a dtype."""
 
         def pack() -> ops.PackedMlp:
-            weights, biases = [m.weight for m in linears], [m.bias for m in linears]
-            return ops.pack_mlp(weights, biases, dtype)
+            linears = self.linears
+            return ops.pack_mlp([m.weight for m in linears], [m.bias for m in linears], dtype)
 
-        return self._kept(str(dtype), pack)
+        return self._kept(dtype, pack)
 
     def _infer_in_half(self, x: Tensor) -> Tensor:
         """Runs in bfloat16, with weights that are cast once, not in every call."""

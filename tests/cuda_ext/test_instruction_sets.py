@@ -11,7 +11,7 @@ from tests.cuda_ext import test_attention as attention
 from tests.cuda_ext import test_dot_interaction as interaction
 from tests.cuda_ext import test_embedding_lookup as lookup
 from tests.cuda_ext import test_embedding_update as update
-from tests.cuda_ext import test_few_samples as few_samples
+from tests.cuda_ext import test_inference as inference
 from tests.cuda_ext import test_linear as linear
 from tests.cuda_ext import test_products as products
 from tests.cuda_ext import test_search as search
@@ -31,8 +31,8 @@ def other_instruction_sets():
 CASES = [
     (attention.test_kernel_on_cpu_equals_the_definition, ("short", (3, 4), False, 0)),
     (attention.test_kernel_on_cpu_equals_the_definition, ("few queries", (1, 33), True, 100)),
-    (few_samples.test_dlrm_on_cpu_equals_its_definition, (3, 33, FLOAT, BRAIN)),
-    (few_samples.test_mlp_on_cpu_equals_its_definition, ((479, 129, 31, 1), BRAIN, True)),
+    (inference.test_dlrm_on_cpu_equals_its_definition, (3, 33, FLOAT, BRAIN)),
+    (inference.test_mlp_on_cpu_equals_its_definition, ((479, 129, 31, 1), BRAIN, True)),
     (products.test_transposed_product_on_cpu_equals_its_definition, ((130, 17, 40),)),
     (search.test_rows_on_cpu_are_those_of_the_definition, (65, 127)),
     (interaction.test_bounds_of_sums, ((33, 27, 128), FLOAT)),

@@ -19,6 +19,7 @@ OFFSETS = torch.tensor([0, 5, 12, 30])
 IDS = torch.tensor([[0, 6, 17], [4, 0, 3], [0, 6, 0], [2, 5, 17]])
 ROWS = reference.joint_rows(IDS, OFFSETS, dtype=torch.int32)
 BAGS = torch.tensor([0, 3, 3, 7, 12])
+WIDTH = reference.interaction_width(IDS.shape[1] + 1, 8)
 
 
 def update_arguments(rule):
@@ -95,10 +96,10 @@ CASES = {
         torch.float32,
     ),
     "dlrm_forward": lambda: (
-        *(randn(4, 5), IDS, OFFSETS, False, randn(30, 8), randn(8 * 32), randn(8), [5, 8]),
-        *(randn(32), randn(1), [reference.interaction_width(IDS.shape[1] + 1, 8), 1]),
+        *(randn(4, 5), IDS, OFFSETS, False, randn(30, 8), randn(5 * 32), randn(32), [5, 8]),
+        *(randn(WIDTH * 32), randn(32), [WIDTH, 1]),
     ),
-    "mlp_forward": lambda: (randn(4, 5), randn(7 * 32), randn(7), [5, 7], True),
+    "mlp_forward": lambda: (randn(4, 5), randn(5 * 32), randn(32), [5, 7], True),
     "relu_backward": lambda: (randn(4, 5), randn(4, 5, seed=1), True),
     "sort_rows": lambda: (ROWS, 30),
     "stack_ids": lambda: (

@@ -6,7 +6,7 @@
 #include "../interaction/cpu/dot_interaction.h"
 #include "../lookup/cpu/gather.h"
 #include "../lookup/cpu/joint_rows.h"
-#include "../mlp/cpu/few_samples_layer.h"
+#include "../mlp/cpu/panel_layer.h"
 #include "../mlp/cpu/relu_backward.h"
 #include "../products/cpu/transposed_product.h"
 #include "../search/cpu/code_scan.h"

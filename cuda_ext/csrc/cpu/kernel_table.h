@@ -39,7 +39,7 @@ struct KernelTable {
   void (*gather)(const GatherArguments& arguments, bool streaming, int64_t begin, int64_t end);
   RangeKernel<BagArguments> bag;  // over bags
 
-  RangeKernel<LayerArguments> layer;  // over outputs, of all samples: threads share the weights
+  RangeKernel<LayerArguments> layer;  // over panels of outputs, of all samples
   // Over samples, a block of kReluBackwardRows or the last, shorter one.
   RangeKernel<ReluBackwardArguments> relu_backward;
   // Over rows, a block of kProductRows or the last, shorter one.

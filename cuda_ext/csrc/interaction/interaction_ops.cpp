@@ -59,17 +59,6 @@ InteractionArguments plain_arguments(const Tensor& features, const Tensor& botto
   return arguments;
 }
 
-InteractionArguments gather_arguments(const Tensor& table, const Tensor& rows, const Tensor& bottom,
-                                      bool allow_tf32, const char* op) {
-  InteractionArguments arguments{};
-  set_table_rows(arguments, table, rows, op);
-  STD_TORCH_CHECK(rows.dim() == 2, op, ": rows must be [B, F]");
-  check_same_device(bottom, table, op, "bottom");
-  set_samples(arguments, bottom, rows.size(0), rows.size(1) + 1, table.size(1), allow_tf32, op);
-  check_rows(rows, table.size(0), op);
-  return arguments;
-}
-
 Tensor run_forward(const InteractionArguments& given, const Tensor& like) {
   InteractionArguments arguments = given;
   Tensor output = new_empty(like, {arguments.batch, arguments.width});
@@ -105,6 +94,17 @@ std::tuple<Tensor, Tensor> run_backward(const InteractionArguments& given, const
 }
 
 }  // namespace
+
+InteractionArguments gather_arguments(const Tensor& table, const Tensor& rows, const Tensor& bottom,
+                                      bool allow_tf32, const char* op) {
+  InteractionArguments arguments{};
+  set_table_rows(arguments, table, rows, op);
+  STD_TORCH_CHECK(rows.dim() == 2, op, ": rows must be [B, F]");
+  check_same_device(bottom, table, op, "bottom");
+  set_samples(arguments, bottom, rows.size(0), rows.size(1) + 1, table.size(1), allow_tf32, op);
+  check_rows(rows, table.size(0), op);
+  return arguments;
+}
 
 Tensor dot_interaction(const Tensor& features, const Tensor& bottom, bool allow_tf32) {
   return run_forward(plain_arguments(features, bottom, allow_tf32, "dot_interaction"), bottom);

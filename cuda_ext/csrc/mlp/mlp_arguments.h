@@ -2,8 +2,8 @@
 // Kernels of an MLP: their arguments. An op passes checked plain pointers and sizes. Kernels for a
 // device return a cudaError_t as int, 0 if the launch succeeded.
 //
-// With few samples, on a CPU, an MLP is bound by reading its weights once; the kernel reads them in
-// memory order and keeps the activations between the layers in the caches. In a training step on
+// On up to some hundred samples, on a CPU, an MLP without gradients reads its weights once, in
+// memory order, and keeps the activations between the layers in the caches. In a training step on
 // many samples a library computes the products; the work between two of them in backward is one
 // pass here.
 #pragma once
@@ -14,27 +14,28 @@
 
 namespace recsys {
 
-// Columns of a layer's input are padded with zeros to a multiple of this, in weights and
-// activations alike, so that every vector of any instruction set is whole.
-constexpr int64_t kMlpPadding = 32;
+// Outputs of a panel. The weights of a layer are packed in panels, [num_inputs][kMlpPanel] each, so
+// that all instruction sets read whole vectors in memory order; the last panel has zeros beyond the
+// last output.
+constexpr int64_t kMlpPanel = 32;
 
-inline int64_t padded_columns(int64_t columns) {
-  return (columns + kMlpPadding - 1) / kMlpPadding * kMlpPadding;
-}
+inline int64_t num_panels(int64_t outputs) { return (outputs + kMlpPanel - 1) / kMlpPanel; }
+inline int64_t padded_outputs(int64_t outputs) { return num_panels(outputs) * kMlpPanel; }
 
 // One layer: output = input x weights^T + bias, then ReLU if requested.
 //
 // Activations, biases and sums are float32.
 struct LayerArguments {
-  Dtype dtype;          // of the weights: float32 or bfloat16
-  int64_t batch;        // B
-  int64_t num_columns;  // inputs, padded
-  int64_t num_rows;     // outputs
-  const void* weights;  // [num_rows, num_columns]
-  const float* bias;    // [num_rows]
-  const float* input;   // [B, num_columns], zeros in the padding
-  float* output;        // [B, output_stride]
-  int64_t output_stride;
+  Dtype dtype;         // of the weights: float32 or bfloat16
+  int64_t batch;       // B
+  int64_t num_inputs;  // at least 1
+  int64_t num_outputs;
+  const void* weights;  // [num_panels][num_inputs][kMlpPanel]
+  const float* bias;    // [num_panels x kMlpPanel]
+  const float* input;   // [B, input_stride]
+  int64_t input_stride;
+  float* output;          // [B, output_stride], also beyond the last output of the last panel
+  int64_t output_stride;  // at least num_panels x kMlpPanel
   bool relu;
 };
 
@@ -92,7 +93,6 @@ constexpr int64_t kCrossEntropyRows = 1024;
 
 namespace recsys::cpu {
 
-void run_layer(const LayerArguments& arguments);
 void relu_backward(const ReluBackwardArguments& arguments);
 
 }  // namespace recsys::cpu

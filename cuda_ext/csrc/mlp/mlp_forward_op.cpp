@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch op of an MLP on few samples, on the CPU: one call for all layers.
+// torch op of an MLP without gradients, on the CPU: one call for all layers.
 #ifndef RECSYS_EMULATOR
+#include "../cpu/parallel.h"
 #include "../ops.h"
 #include "../registration.h"
-#include "layers.h"
-#include "mlp_arguments.h"
 
 namespace recsys {
 namespace {
@@ -19,8 +18,8 @@ void check_sizes(const std::vector<int64_t>& sizes, const Tensor& input, const T
   for (size_t i = 0; i < sizes.size(); ++i) {
     STD_TORCH_CHECK(sizes[i] >= 1, kOp, ": sizes must be positive, got ", sizes[i]);
     if (i > 0) {
-      num_weights += sizes[i] * padded_columns(sizes[i - 1]);
-      num_biases += sizes[i];
+      num_weights += padded_outputs(sizes[i]) * sizes[i - 1];
+      num_biases += padded_outputs(sizes[i]);
     }
   }
   STD_TORCH_CHECK(input.dim() == 2 && input.size(1) == sizes[0], kOp, ": input must be [B, ",
@@ -33,8 +32,8 @@ void check_sizes(const std::vector<int64_t>& sizes, const Tensor& input, const T
 
 }  // namespace
 
-Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& biases,
-                   std::vector<int64_t> sizes, bool final_relu) {
+PackedLayers::PackedLayers(const Tensor& input, const Tensor& weights, const Tensor& biases,
+                           const std::vector<int64_t>& sizes, bool final_relu) {
   check_contiguous(input, kOp, "input");
   check_contiguous(weights, kOp, "weights");
   check_contiguous(biases, kOp, "biases");
@@ -44,22 +43,32 @@ Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& bia
                   ": biases must have the type of the input");
   const int64_t batch = input.size(0);
   const int64_t num_layers = static_cast<int64_t>(sizes.size()) - 1;
-  Tensor output = torch::stable::new_empty(input, {batch, sizes.back()});
-  Tensor scratch =
-      torch::stable::new_empty(input, {2, batch, widest_input(sizes.data(), num_layers)});
-  LayersArguments layers{};
-  layers.dtype = dtype_of(weights, kOp, "weights");
-  layers.batch = batch;
-  layers.sizes = sizes.data();
-  layers.num_layers = num_layers;
-  layers.weights = weights.data_ptr();
-  layers.biases = static_cast<const float*>(biases.data_ptr());
-  layers.input = static_cast<const float*>(input.data_ptr());
-  layers.output = static_cast<float*>(output.data_ptr());
-  layers.scratch = static_cast<float*>(scratch.data_ptr());
-  layers.final_relu = final_relu;
-  forward_layers(layers, cpu::run_layer);
-  return output;
+  output = torch::stable::new_empty(input, {batch, sizes.back()});
+  scratch_ = torch::stable::new_empty(input, {2, batch, widest_output(sizes.data(), num_layers)});
+  arguments.dtype = dtype_of(weights, kOp, "weights");
+  arguments.batch = batch;
+  arguments.sizes = sizes.data();
+  arguments.num_layers = num_layers;
+  arguments.weights = weights.data_ptr();
+  arguments.biases = static_cast<const float*>(biases.data_ptr());
+  arguments.input = static_cast<const float*>(input.data_ptr());
+  arguments.output = static_cast<float*>(output.data_ptr());
+  arguments.scratch = static_cast<float*>(scratch_.data_ptr());
+  arguments.final_relu = final_relu;
+}
+
+Tensor mlp_forward(const Tensor& input, const Tensor& weights, const Tensor& biases,
+                   std::vector<int64_t> sizes, bool final_relu) {
+  const PackedLayers layers(input, weights, biases, sizes, final_relu);
+  const int64_t batch = input.size(0);
+  if (const int64_t samples = cpu::samples_per_task(batch)) {
+    cpu::for_each_block(batch, samples, [&](int64_t begin, int64_t end) {
+      cpu::run_layers(of_samples(layers.arguments, begin, end));
+    });
+  } else {
+    cpu::run_layers_together(layers.arguments);
+  }
+  return layers.output;
 }
 
 }  // namespace recsys

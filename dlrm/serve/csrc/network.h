@@ -64,8 +64,8 @@ class NumericalEmbedding {
 
 // Buffers of a thread.
 struct NetworkScratch {
-  MlpScratch bottom_mlp;
-  MlpScratch top_mlp;
+  AlignedFloats bottom_mlp;
+  AlignedFloats top_mlp;
   std::vector<int64_t> ids;  // [F] ids of a sample, inside their tables; only with statistics
   AlignedFloats joined;      // [batch, 2 C + width], statistics and features; only with statistics
   AlignedFloats bottom;

@@ -4,7 +4,7 @@
 
 #define RECSYS_ISA avx2
 #define RECSYS_VECTOR_BYTES 32
-#include "panels.h"
+#include "kernels_of_isa.h"
 
 namespace recsys::serve {
 

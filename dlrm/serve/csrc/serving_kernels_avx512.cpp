@@ -4,7 +4,7 @@
 
 #define RECSYS_ISA avx512
 #define RECSYS_VECTOR_BYTES 64
-#include "panels.h"
+#include "kernels_of_isa.h"
 
 namespace recsys::serve {
 

@@ -2,7 +2,7 @@
 
 #define RECSYS_ISA portable
 #define RECSYS_VECTOR_BYTES 16
-#include "panels.h"
+#include "kernels_of_isa.h"
 
 namespace recsys::serve {
 

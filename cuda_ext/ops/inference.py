@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs MLPs and whole DLRMs on few samples, without gradients."""
+"""Runs MLPs and whole DLRMs on up to some hundred samples, without gradients."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from torch import Tensor
 from cuda_ext import reference
 from cuda_ext.ops.interaction import fits_kernels
 from cuda_ext.ops.registration import fake_kernel, is_compiled_for, kernels
-from cuda_ext.reference import MLP_PADDING
+from cuda_ext.pages import use_huge_pages
+from cuda_ext.reference import MLP_PANEL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,9 +20,9 @@ class PackedMlp:
     """The layers of an MLP in contiguous memory.
 
     Attributes:
-        weights: [sum of outputs x padded inputs], layer by layer, each row padded with zeros to a
-            multiple of 32.
-        biases: [sum of outputs].
+        weights: [sum of inputs x padded outputs], layer by layer, in panels of 32 outputs; see
+            `reference.mlp_forward`.
+        biases: [sum of padded outputs].
         sizes: width of the input, then outputs of each layer.
     """
 
@@ -41,20 +42,30 @@ def pack_mlp(
         dtype: type of the packed weights, float32 or bfloat16; float64 weights stay float64.
     """
     dtype = torch.float64 if weights[0].dtype == torch.float64 else dtype
-    padded = [
-        torch.nn.functional.pad(w.detach().to(dtype), (0, -w.shape[1] % MLP_PADDING))
+    panels = [
+        torch.nn.functional.pad(w.detach().to(dtype), (0, 0, 0, -w.shape[0] % MLP_PANEL))
+        .view(-1, MLP_PANEL, w.shape[1])
+        .transpose(1, 2)
         for w in weights
     ]
     bias_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    count = sum(panel.numel() for panel in panels)
+    packed = use_huge_pages(torch.empty(count, dtype=dtype, device=weights[0].device))
+    torch.cat([panel.reshape(-1) for panel in panels], out=packed)
     return PackedMlp(
-        torch.cat([w.reshape(-1) for w in padded]),
-        torch.cat([b.detach().to(bias_dtype) for b in biases]),
+        packed,
+        torch.cat(
+            [
+                torch.nn.functional.pad(b.detach().to(bias_dtype), (0, -len(b) % MLP_PANEL))
+                for b in biases
+            ]
+        ),
         (weights[0].shape[1], *(w.shape[0] for w in weights)),
     )
 
 
 def mlp_forward(x: Tensor, packed: PackedMlp, *, final_relu: bool) -> Tensor:
-    """Runs an MLP, fast for few samples on a CPU, without gradients.
+    """Runs an MLP, fast for up to some hundred samples on a CPU, without gradients.
 
     See `reference.mlp_forward`.
 
@@ -96,10 +107,10 @@ class JointTable:
 def dlrm_forward(
     numerical: Tensor, ids: Tensor, table: JointTable, bottom: PackedMlp, top: PackedMlp
 ) -> Tensor:
-    """Runs a DLRM with dot interaction, fast for few samples, without gradients.
+    """Runs a DLRM with dot interaction, fast for up to some hundred samples, without gradients.
 
     See `reference.dlrm_forward`. The bottom MLP maps M columns to D, the top MLP the columns of the
-    interaction to one: [B, 1] logits.
+    interaction to one: [B] logits.
 
     Raises:
         RuntimeError, ValueError: an id is outside its table; names feature, sample and value.
@@ -120,5 +131,4 @@ def dlrm_forward(
 
 @fake_kernel("dlrm_forward")
 def _(numerical: Tensor, *others: Any) -> Tensor:
-    top_sizes = others[-1]
-    return numerical.new_empty(numerical.shape[0], top_sizes[-1])
+    return numerical.new_empty(numerical.shape[0])

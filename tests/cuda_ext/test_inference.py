@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels for few samples against their definitions: an MLP, a whole DLRM."""
+"""The kernels of inference on a CPU against their definitions: an MLP, a whole DLRM."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ pytestmark = needs("compiled cuda_ext kernels")
 
 SIZES = [(1, 1), (13, 512, 16), (32, 8, 8, 1), (479, 129, 31, 1), (5, 33, 64, 7), (64, 100)]
 SIZES += [(100, 64)]
-BATCHES = [0, 1, 3, 4, 7, 32, 65]
+BATCHES = [0, 1, 2, 3, 4, 7, 12, 32, 65, 139]
 
 
 def layers(sizes):
@@ -49,10 +49,11 @@ def test_mlp_on_cpu_equals_its_definition(sizes, dtype, final_relu):
 def test_a_sample_of_cpu_kernels_depends_on_no_other_and_no_thread(cpu_backend):
     sizes = (479, 1024, 512, 1)
     packed = ops.pack_mlp(*layers(sizes))
-    x = randn(8, sizes[0])
-    together = cpu_backend.check_order(lambda: ops.mlp_forward(x, packed, final_relu=False))
-    alone = torch.cat([ops.mlp_forward(row[None], packed, final_relu=False) for row in x])
-    torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
+    for batch in (2, 3, 8, 70):
+        x = randn(batch, sizes[0])
+        together = cpu_backend.check_order(lambda x=x: ops.mlp_forward(x, packed, final_relu=False))
+        alone = torch.cat([ops.mlp_forward(row[None], packed, final_relu=False) for row in x])
+        assert torch.equal(alone, together)
 
 
 def test_nan_and_infinity_pass_through_cpu_kernels():
@@ -69,10 +70,10 @@ def test_nan_and_infinity_pass_through_cpu_kernels():
     [
         ({"x": torch.zeros(2, 5)}, ["input", "[B, 4]"]),
         ({"x": torch.zeros(2, 4, dtype=torch.bfloat16)}, ["input", "float32"]),
-        ({"weights": torch.zeros(3)}, ["weights", 32 * 6]),
-        ({"weights": torch.zeros(32 * 6).half()}, ["float16", "GPUs"]),
-        ({"biases": torch.zeros(2)}, ["biases", 6]),
-        ({"biases": torch.zeros(6, dtype=torch.float64)}, ["biases", "type"]),
+        ({"weights": torch.zeros(3)}, ["weights", 4 * 32]),
+        ({"weights": torch.zeros(4 * 32).half()}, ["float16", "GPUs"]),
+        ({"biases": torch.zeros(2)}, ["biases", 32]),
+        ({"biases": torch.zeros(32, dtype=torch.float64)}, ["biases", "type"]),
         ({"sizes": (4,)}, ["sizes", "layer"]),
         ({"sizes": (4, 0, 6)}, ["sizes", 0]),
     ],
@@ -104,7 +105,7 @@ def dlrm_input(batch, id_dtype=torch.int64):
 
 @pytest.mark.parametrize(
     ("batch", "dim", "table_dtype", "mlp_dtype"),
-    spread([1, 3, 32, 0, 2], [1, 16, 33, 128], *[[torch.float32, torch.bfloat16]] * 2),
+    spread([1, 3, 75, 0, 2], [1, 16, 33, 128], *[[torch.float32, torch.bfloat16]] * 2),
     ids=str,
 )
 def test_dlrm_on_cpu_equals_its_definition(batch, dim, table_dtype, mlp_dtype):
@@ -120,6 +121,16 @@ def test_dlrm_on_cpu_equals_its_definition(batch, dim, table_dtype, mlp_dtype):
         )
         assert logits.dtype == torch.float32
         torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prediction_on_cpu_is_the_same_in_every_batch(cpu_backend):
+    table, bottom, top = network(16)
+    numerical, ids = dlrm_input(75)
+    together = cpu_backend.check_order(lambda: ops.dlrm_forward(numerical, ids, table, bottom, top))
+    for begin, end in ((0, 1), (1, 3), (3, 20), (20, 75)):
+        rows = slice(begin, end)
+        alone = ops.dlrm_forward(numerical[rows], ids[rows], table, bottom, top)
+        assert torch.equal(alone, together[rows])
 
 
 def test_ids_outside_their_table_on_cpu():
@@ -141,3 +152,6 @@ def test_sizes_that_do_not_fit_on_cpu():
         ops.dlrm_forward(numerical[:, :6], ids, table, bottom, top)
     with refusal("bottom", kind=(RuntimeError, ValueError)):
         ops.dlrm_forward(numerical[:1], ids, table, bottom, top)
+    wide = ops.pack_mlp(*layers((top.sizes[0], 3)))
+    with refusal("top", 3, kind=(RuntimeError, ValueError)):
+        ops.dlrm_forward(numerical, ids, table, bottom, wide)
