@@ -90,6 +90,9 @@ class TrainSteps(SideBySide):
         candidates = build_candidates(config, sizes, self.bfloat16)
         tolerance = BFLOAT16_LOSS_TOLERANCE if self.bfloat16 else LOSS_TOLERANCE
         check_training(candidates, make_batches(config, sizes, 256, "zipf"), tolerance)
+        if self.inference:
+            for candidate in candidates.values():
+                candidate.begin_inference()
         flops_of = forward_flops if self.inference else training_flops
         for name, distribution, size in INFERENCE_CASES if self.inference else TRAINING_CASES:
             if name != model or size not in (self.batch_sizes or [size]):

@@ -57,6 +57,9 @@ class DlrmImplementation(Protocol):
     def train(self, batch: Any) -> Tensor:
         """Runs one training step; returns its loss."""
 
+    def begin_inference(self) -> None:
+        """Prepares for calls of `logits` alone."""
+
     def logits(self, batch: Any) -> Tensor:
         """Runs the forward pass; returns the logits [B]."""
 
@@ -71,6 +74,9 @@ class _OurDlrm(DlrmImplementation):
 
     def train(self, batch: Batch[Tensor]) -> Tensor:
         return self._step(batch, LEARNING_RATE)
+
+    def begin_inference(self) -> None:
+        self._model.eval()
 
     def logits(self, batch: Batch[Tensor]) -> Tensor:
         with self._precision.autocast():
@@ -98,6 +104,9 @@ class _PlainDlrm(DlrmImplementation):
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return loss.detach()
+
+    def begin_inference(self) -> None:
+        self._model.eval()
 
     def logits(self, batch: Batch[Tensor]) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16):

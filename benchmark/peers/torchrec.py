@@ -189,6 +189,10 @@ class TorchRecDlrm:
             keys=self._keys, values=batch.values, lengths=batch.lengths, offsets=batch.offsets
         )
 
+    def begin_inference(self) -> None:
+        """Prepares for calls of `logits` alone."""
+        self._model.eval()
+
     def logits(self, batch: TorchRecBatch) -> Tensor:
         """Runs the forward pass; returns the logits [B]."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16):
