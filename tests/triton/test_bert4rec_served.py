@@ -188,11 +188,12 @@ def test_requests_arrive_at_a_rate_whatever_the_server_does(ask, ratings):
 
 
 def test_the_largest_rate_within_a_latency_is_searched(ask, ratings):
-    flags = ("--request_rate=50", "--seconds=0.2", "--p99_ms=150")
+    # A busy machine takes over 150 ms for a single request.
+    flags = ("--request_rate=50", "--seconds=0.2", "--p99_ms=1000")
     *tried, last = load_rows(ask, ratings, *ARRIVALS, *flags)
     rates = {numbers(line)[1]: numbers(line)[5] for line in tried}
-    best = max(rate for rate, p99 in rates.items() if p99 <= 150)
-    assert_tells(last, "150 ms", f"{best:,.0f}/s")
+    best = max(rate for rate, p99 in rates.items() if p99 <= 1000)
+    assert_tells(last, "1000 ms", f"{best:,.0f}/s")
     assert max(rates) > best
 
 
