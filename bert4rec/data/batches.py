@@ -43,7 +43,6 @@ class TrainBatch(HostBatch):
         num_sequences: sequences, without added ones.
         num_tokens: tokens that the model reads, without added ones.
         num_targets: tokens to predict, without added ones.
-        is_rounded: whether there may be added tokens.
     """
 
     items: Tensor
@@ -54,10 +53,14 @@ class TrainBatch(HostBatch):
     num_sequences: int
     num_tokens: int
     num_targets: int
-    is_rounded: bool
 
     def __len__(self) -> int:
         return self.num_sequences
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether tokens were added, which are in sequences of their own."""
+        return self.layout.batch_size > self.num_sequences
 
     @property
     def sizes(self) -> tuple[int | bool, ...]:
@@ -215,7 +218,7 @@ class TrainBatches:
             items, layout, counts = add_tokens(
                 *(items, layout, counts, self._config.model.max_len), causal=causal
             )
-        batch = TrainBatch(items, layout, causal, counts, seed, *real, is_rounded=self._rounds)
+        batch = TrainBatch(items, layout, causal, counts, seed, *real)
         return batch.pinned() if self._is_gpu else batch
 
 

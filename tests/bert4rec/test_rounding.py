@@ -47,6 +47,7 @@ def test_added_tokens_are_in_sequences_of_their_own(lengths, causal, probability
     every = layout.lengths() - int(causal)
     assert torch.equal(more, torch.cat([items, torch.zeros(len(more) - len(items)).long()]))
     assert layout.num_tokens == len(more) == layout.lengths().sum()
+    assert layout.batch_size > len(lengths)
     assert layout.lengths()[: len(lengths)].tolist() == lengths.tolist()
     assert rounded(int(every.sum())) == every.sum()
     assert every.min() >= 1
