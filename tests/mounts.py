@@ -19,7 +19,8 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # lazy: a task of Spark that failed may close its files after the command has ended
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def tmpfs(folder: Path, size: str, *options: str) -> contextlib.AbstractContextManager[Path]:

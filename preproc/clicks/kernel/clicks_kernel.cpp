@@ -106,7 +106,7 @@ class RowScanner final : public RowSink {
       least = std::min(least, value);
       most = std::max(most, value);
       if (!counts_train_ || split == 0) continue;
-      batch.id_present.set<Presence::kWords>(r, {});
+      batch.id_present.clear_row(r);
       for (uint32_t l = 0; l < num_lists_; ++l) batch.lists[l].end[r] = batch.lists[l].begin[r];
     }
   }

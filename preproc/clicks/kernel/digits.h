@@ -29,6 +29,11 @@ CLICKS_INLINE uint64_t load64(const uint8_t* p) {
 
 constexpr uint64_t repeat(uint8_t byte) { return 0x0101010101010101ull * byte; }
 
+// Returns 0xff in the bytes of a word after the first `count`, at most 8.
+CLICKS_INLINE uint64_t bytes_after(uint64_t count) {
+  return ~uint64_t{0} << 4 * count << 4 * count;  // two shifts, since one by 64 is undefined
+}
+
 // Moves the first `length` bytes of `raw` to the end, after leading '0' characters.
 CLICKS_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
   const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined
@@ -54,6 +59,18 @@ inline bool parse_long_integer(const uint8_t* digits, uint32_t count, bool negat
   return true;
 }
 
+// Returns the number of eight digits, the first in the lowest byte. If a byte is no digit, clears
+// bits of 0x80 in `valid`.
+CLICKS_INLINE uint32_t number_of_digits(uint64_t text, uint64_t& valid) {
+  valid &= in_range(text & repeat(0x7f), '0', '9') & ~text;
+  uint64_t v = text - repeat('0');
+  v = v * 10 + (v >> 8);
+  v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
+       ((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull) >>
+      32;
+  return static_cast<uint32_t>(v);
+}
+
 // Parses the integer in [begin, begin + length), which may be empty. If it is not valid, clears
 // bits of 0x80 in `valid`, or in `long_valid` if it is long.
 CLICKS_INLINE void parse_integer(const uint8_t* begin, uint32_t length, int32_t& value,
@@ -64,14 +81,8 @@ CLICKS_INLINE void parse_integer(const uint8_t* begin, uint32_t length, int32_t&
     long_valid &= parse_long_integer(begin + negative, digits, negative, value);
     return;
   }
-  uint64_t v = right_align(load64(begin + negative), digits);
-  valid &= in_range(v & repeat(0x7f), '0', '9') & ~v;
-  v -= repeat('0');
-  v = v * 10 + (v >> 8);
-  v = ((v & 0x000000ff000000ffull) * 0x000f424000000064ull +
-       ((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull) >>
-      32;
-  const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(v));
+  const uint64_t v = right_align(load64(begin + negative), digits);
+  const auto number = static_cast<int32_t>(number_of_digits(v, valid));
   value = negative ? -number : number;
 }
 

@@ -68,8 +68,8 @@ class IdColumns {
       : modulus_(format.modulus),
         bins_(format),
         categoricals_(static_cast<int>(format.num_categorical)),
-        numericals_(static_cast<int>(format.num_numerical)),
-        count_(categoricals_ + (format.bins_numerical != 0 ? numericals_ : 0)),
+        count_(categoricals_ +
+               (format.bins_numerical != 0 ? static_cast<int>(format.num_numerical) : 0)),
         num_lists_(static_cast<int>(format.num_lists)) {
     for (const Field& field : format.fields) {
       if (field.has_wide_keys()) wide_.set(static_cast<size_t>(of(field)));
@@ -86,18 +86,23 @@ class IdColumns {
   bool has_wide_keys(int column) const { return wide_[static_cast<size_t>(column)]; }
   bool has_wide_keys() const { return wide_.any(); }
   const WideKey& wide_key(const RowBatch& batch, int row, int column) const {
-    return batch.keys[static_cast<size_t>(row * categoricals_ + column)];
+    return batch.keys[batch.category_at(static_cast<size_t>(row), static_cast<size_t>(column))];
   }
 
   // Copies the narrow categories of a column in rows [from, from + count) of a batch.
   void copy(const RowBatch& batch, int from, int count, int column, uint32_t* categories) const {
+    const auto first = static_cast<size_t>(from);
     if (column >= categoricals_) {
-      const int32_t* values = batch.numerical.data() + from * numericals_ + column - categoricals_;
-      for (int r = 0; r < count; ++r) categories[r] = bins_(values[r * numericals_]);
+      const auto number = static_cast<size_t>(column - categoricals_);
+      const int32_t* values = batch.numerical.data() + batch.number_at(first, number);
+      const size_t step = batch.number_at.row_step;
+      for (int r = 0; r < count; ++r) categories[r] = bins_(values[static_cast<size_t>(r) * step]);
       return;
     }
-    const uint32_t* values = batch.categorical.data() + from * categoricals_ + column;
-    for (int r = 0; r < count; ++r) categories[r] = values[r * categoricals_];
+    const uint32_t* values =
+        batch.categorical.data() + batch.category_at(first, static_cast<size_t>(column));
+    const size_t step = batch.category_at.row_step;
+    for (int r = 0; r < count; ++r) categories[r] = values[static_cast<size_t>(r) * step];
     if (modulus_.changes_nothing()) return;
     for (int r = 0; r < count; ++r) categories[r] = modulus_(categories[r]);
   }
@@ -106,7 +111,6 @@ class IdColumns {
   Modulus modulus_;
   Bins bins_;
   int categoricals_;
-  int numericals_;
   int count_;
   int num_lists_;
   std::bitset<kMaxColumns> wide_;  // columns whose categories are wide keys

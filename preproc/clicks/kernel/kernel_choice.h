@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "row_parser.h"
@@ -59,9 +61,14 @@ CLICKS_DEFINE_KERNELS(Avx512, avx512, Avx512Steps, CLICKS_AVX512)
 #endif
 #undef CLICKS_DEFINE_KERNELS
 
+// Returns the best kernels that this processor runs. RECSYS_CPU_KERNELS=portable or avx2 chooses
+// lower ones, for tests and bug reports.
 inline const Kernels& choose_kernels() {
+  const char* const wanted = std::getenv("RECSYS_CPU_KERNELS");
+  const std::string_view most = wanted == nullptr ? "" : wanted;
+  if (most == "portable") return kPortable;
 #ifdef CLICKS_HAS_AVX512
-  if (Avx512Steps::are_supported()) return kAvx512;
+  if (most != "avx2" && Avx512Steps::are_supported()) return kAvx512;
 #endif
 #ifdef CLICKS_X86
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return kAvx2;

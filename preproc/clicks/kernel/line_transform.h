@@ -92,11 +92,11 @@ class LineTransform final : private RowSink {
         return batch.numerical_present(static_cast<int>(r), c);
       };
       for (size_t c = 0; c < width; ++c) {
-        const auto value = transform_(batch.numerical[r * width + c], present(c));
+        const auto value = transform_(batch.numerical[batch.number_at(r, c)], present(c));
         out[c] = file_.rounds_to_float16() ? float_of_bits(value.float16) : value.float32;
       }
       for (const auto& [c, rule] : decimals_) {
-        out[c] = rule(present(c) ? batch.decimal[r * width + c] : rule.mean);
+        out[c] = rule(present(c) ? batch.decimal[batch.number_at(r, c)] : rule.mean);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) look_up(batch, c);

@@ -177,19 +177,19 @@ class RowEncoder final : public EncodingSink {
     for (int r = 0; r < count; ++r) {
       const size_t out = (at + static_cast<size_t>(r)) * numericals_;
       const Presence& present = batch.numerical_present;
-      const int32_t* raw = batch.numerical.data() + static_cast<size_t>(from + r) * numericals_;
+      const size_t row = static_cast<size_t>(from + r);
       for (size_t first = 0; first < numericals_; first += 64) {
         uint64_t bits = present.words[first / 64][from + r];
         const size_t end = std::min(numericals_, first + 64);
         for (size_t c = first; c < end; ++c, bits >>= 1) {
-          const auto value = transform_(raw[c], bits & 1);
+          const auto value = transform_(batch.numerical[batch.number_at(row, c)], bits & 1);
           float16_[out + c] = value.float16;
           if (want_float32) float32_[out + c] = value.float32;
         }
       }
-      const double* numbers = batch.decimal.data() + static_cast<size_t>(from + r) * numericals_;
       for (const auto& [c, rule] : decimals_) {
-        float32_[out + c] = rule(present(from + r, c) ? numbers[c] : rule.mean);
+        const double number = batch.decimal[batch.number_at(row, c)];
+        float32_[out + c] = rule(present(from + r, c) ? number : rule.mean);
       }
     }
     for (int c = 0; c < columns_.count(); ++c) {
@@ -303,12 +303,14 @@ class SplitEncoder final : public EncodingSink {
 
   bool rows(RowBatch& batch) override {
     for (int split = 0; split < kNumSplits; ++split) {
+      if (encoders_[split] == nullptr) continue;
       int count = 0;
       for (int r = 0; r < batch.rows; ++r) {
-        if (rule_.split_of(batch.split_value[r]) == split) part_.copy_row(batch, r, count++);
+        numbers_[count] = r;
+        count += rule_.split_of(batch.split_value[r]) == split;
       }
-      part_.rows = count;
-      if (encoders_[split] != nullptr) encoders_[split]->rows(part_);
+      part_.take(batch, numbers_, count);
+      encoders_[split]->rows(part_);
     }
     seen_ += static_cast<uint64_t>(batch.rows);
     return true;
@@ -325,6 +327,7 @@ class SplitEncoder final : public EncodingSink {
  private:
   SplitRule rule_;
   RowBatch part_;
+  int numbers_[kBatchRows];  // of the rows of a split
   std::unique_ptr<RowEncoder> encoders_[kNumSplits];
   uint64_t seen_ = 0;
 };

@@ -62,6 +62,9 @@ constexpr ByteTable kHexDigits = make_hex_digits();
 constexpr ByteTable kPairOrder = make_pair_order();
 
 struct Avx512Steps {
+  typedef uint64_t Words __attribute__((vector_size(64)));
+  typedef int64_t Numbers __attribute__((vector_size(64)));
+
   static bool are_supported() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

@@ -162,14 +162,16 @@ class RowStream {
   }
 
   uint32_t split(const uint8_t* text, uint32_t size) {
+    FieldEnds& fields = fields_[0];
     if (format_.is_json != 0) {
-      return objects_.split(text, size, format_, lines_, fields_[0], rejected_);
+      fields.has_quotes = format_.quote != 0;
+      return objects_.split(text, size, format_, lines_, fields, rejected_);
     }
-    const bool has_quotes =
-        format_.quote != 0 && !format_.is_table && memchr(text, format_.quote, size);
+    fields.has_quotes = format_.quote != 0 && memchr(text, format_.quote, size);
+    const bool is_quoted = fields.has_quotes && !format_.is_table;
     const auto split_text =
-        has_quotes || format_.delimiter_end != 0 ? split_quoted_rows : kernels_.split_rows;
-    return split_text(text, size, format_, lines_, fields_[0], rejected_);
+        is_quoted || format_.delimiter_end != 0 ? split_quoted_rows : kernels_.split_rows;
+    return split_text(text, size, format_, lines_, fields, rejected_);
   }
 
   // Returns the length of the byte order mark that some programs write before UTF-8 text.
@@ -182,7 +184,8 @@ class RowStream {
   // cells: the bytes that the ends of the fields refer to.
   void drop_rejected_rows(const uint8_t* cells, uint64_t first_line) {
     const FieldEnds& fields = fields_[0];
-    int kept = 0;
+    int kept[kBatchRows];
+    int count = 0;
     for (int r = 0; r < batch_.rows; ++r) {
       if (is_rejected_[r]) {
         const uint32_t start = fields.start[r];
@@ -195,10 +198,9 @@ class RowStream {
                              wrong.reason, wrong.field});
         continue;
       }
-      if (kept != r) batch_.copy_row(batch_, r, kept);
-      ++kept;
+      kept[count++] = r;
     }
-    batch_.rows = kept;
+    batch_.take(batch_, kept, count);
   }
 
   void report_rejected(const uint8_t* text, size_t at) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "digits.h"
+
 namespace clicks {
 
 // XXH64 with seed 0 (Collet, xxHash specification), as in Python's xxhash.
@@ -22,20 +24,43 @@ class TextHash {
       constexpr int kTurns[4] = {1, 7, 12, 18};
       hash = 0;
       for (int i = 0; i < 4; ++i) hash += turned(lanes[i], kTurns[i]);
-      for (const uint64_t lane : lanes) hash = (hash ^ step(0, lane)) * kPrimes[0] + kPrimes[3];
+      for (const uint64_t lane : lanes)
+        hash = (hash ^ step(uint64_t{0}, lane)) * kPrimes[0] + kPrimes[3];
     }
     hash += size;
     for (; end - text >= 8; text += 8) {
-      hash = turned(hash ^ step(0, load<uint64_t>(text)), 27) * kPrimes[0] + kPrimes[3];
+      hash = after_word(hash, load<uint64_t>(text));
     }
     if (end - text >= 4) {
       hash = turned(hash ^ load<uint32_t>(text) * kPrimes[0], 23) * kPrimes[1] + kPrimes[2];
       text += 4;
     }
     for (; text < end; ++text) hash = turned(hash ^ *text * kPrimes[4], 11) * kPrimes[0];
-    hash = (hash ^ hash >> 33) * kPrimes[1];
-    hash = (hash ^ hash >> 29) * kPrimes[2];
-    return hash ^ hash >> 32;
+    return finished(hash);
+  }
+
+  // Hashes of texts of up to 16 bytes, padded with zeros. Words: a vector of uint64_t, Numbers: one
+  // of int64_t, which processors compare faster. any_size: bits of the sizes; a step for which no
+  // text has the bytes is left out.
+  template <typename Words, typename Numbers>
+  static CLICKS_INLINE Words of_short(const Words& low, const Words& high, const Numbers& size,
+                                      uint32_t any_size) {
+    const Numbers left = size & 7;
+    Words hash = kPrimes[4] + (Words)size;
+    if (any_size >= 8) hash = size >= 8 ? after_word(hash, low) : hash;
+    if (any_size >= 16) hash = size >= 16 ? after_word(hash, high) : hash;
+    Words rest = size >= 8 ? high : low;
+    if (any_size & 4) {
+      const Words half = rest & 0xffffffff;
+      hash = left >= 4 ? turned(hash ^ half * kPrimes[0], 23) * kPrimes[1] + kPrimes[2] : hash;
+      rest = left >= 4 ? rest >> 32 : rest;
+    }
+    const Numbers bytes = left & 3;
+    for (uint32_t i = 0; i < (any_size & 3); ++i, rest >>= 8) {
+      const Words longer = turned(hash ^ (rest & 0xff) * kPrimes[4], 11) * kPrimes[0];
+      hash = bytes > i ? longer : hash;
+    }
+    return finished(hash);
   }
 
  private:
@@ -50,19 +75,31 @@ class TextHash {
     std::memcpy(&word, text, sizeof(word));
     return word;
   }
-  static uint64_t turned(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
-  static uint64_t step(uint64_t lane, uint64_t word) {
+  // Word: uint64_t or a vector of it.
+  template <typename Word>
+  static CLICKS_INLINE Word turned(const Word& x, int bits) {
+    return x << bits | x >> (64 - bits);
+  }
+  template <typename Word>
+  static CLICKS_INLINE Word step(const Word& lane, const Word& word) {
     return turned(lane + word * kPrimes[1], 31) * kPrimes[0];
+  }
+  template <typename Word>
+  static CLICKS_INLINE Word after_word(const Word& hash, const Word& word) {
+    return turned(hash ^ step(Word{}, word), 27) * kPrimes[0] + kPrimes[3];
+  }
+  template <typename Word>
+  static CLICKS_INLINE Word finished(Word hash) {
+    hash = (hash ^ hash >> 33) * kPrimes[1];
+    hash = (hash ^ hash >> 29) * kPrimes[2];
+    return hash ^ hash >> 32;
   }
 };
 
-// Whether all bytes of two words are printable ASCII.
-inline bool are_printable(uint64_t a, uint64_t b) {
-  constexpr uint64_t kOnes = 0x0101010101010101ull;
-  const auto outside = [](uint64_t word) {  // 0x80 in a byte that is not
-    return word | (word - 0x20 * kOnes) | ((word & 0x7f * kOnes) + kOnes);
-  };
-  return ((outside(a) | outside(b)) & 0x80 * kOnes) == 0;
+// Returns not 0 if a byte of a word is not printable ASCII. Word: uint64_t or a vector of it.
+template <typename Word>
+CLICKS_INLINE Word not_printable(const Word& word) {
+  return (word | (word - repeat(0x20)) | ((word & repeat(0x7f)) + repeat(1))) & repeat(0x80);
 }
 
 // Whether bytes are UTF-8.

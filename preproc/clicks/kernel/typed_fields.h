@@ -103,16 +103,14 @@ CLICKS_INLINE RejectReason read_wide_key(const uint8_t* field, uint32_t length, 
     if (!is_text(field, length)) return kEncoding;
     key = WideKey::of(field, length);
   } else {
-    const uint64_t low = ~(~uint64_t{0} << 4 * std::min(length, 8u) << 4 * std::min(length, 8u));
-    const uint32_t rest = length < 8 ? 0 : length - 8;
-    const uint64_t high = ~(~uint64_t{0} << 4 * rest << 4 * rest);
-    key.words[0] = load64(field) & low;
-    key.words[1] = load64(field + 8) & high;
+    const uint64_t after_low = bytes_after(std::min(length, 8u));
+    const uint64_t after_high = bytes_after(length < 8 ? 0 : length - 8);
+    key.words[0] = load64(field) & ~after_low;
+    key.words[1] = load64(field + 8) & ~after_high;
     const uint64_t spaces = repeat(' ');
-    if (!are_printable(key.words[0] | (spaces & ~low), key.words[1] | (spaces & ~high)) &&
-        !is_text(field, length)) {
-      return kEncoding;
-    }
+    const uint64_t odd = not_printable(key.words[0] | (spaces & after_low)) |
+                         not_printable(key.words[1] | (spaces & after_high));
+    if (odd != 0 && !is_text(field, length)) return kEncoding;
     key.hash = TextHash::of(field, length);
     key.length = length;
   }
