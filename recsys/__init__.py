@@ -6,6 +6,8 @@ Ctrl-C end a program of this project with one line until the program starts to w
 another program, such as a notebook that uses this library, it does nothing.
 """
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -47,7 +49,10 @@ def _end(number: int, frame: "FrameType | None") -> None:
         os._exit(128 + number)
 
 
-if is_own_program(sys.orig_argv) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _end)
+if is_own_program(sys.orig_argv):
+    # Or Python looks for garbage among all that torch has made, for a quarter of a second.
+    atexit.register(gc.freeze)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
 
 __version__ = "0.1.0"

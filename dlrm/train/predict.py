@@ -17,6 +17,7 @@ from dlrm.data.opened import OpenedDataset
 from dlrm.data.raw_lines import RawLines, raw_lines
 from dlrm.model.clicks import ClickModel
 from dlrm.nn.embedding import LookupsT
+from recsys.data.arrow_columns import column_of, texts_of
 from recsys.errors import DivergenceError, UserError
 from recsys.files.durable import whole_file
 from recsys.train.divergence import ADVICE, find_nonfinite
@@ -149,10 +150,10 @@ def write_predictions(
                 )
             clicks = (batch.label > 0.5).to(torch.uint8).cpu().numpy()
             arrays = [
-                pa.array(np.arange(first, first + len(logits))),
-                pa.array(clicks) if has_labels else pa.nulls(len(logits), pa.uint8()),
-                pa.array(torch.sigmoid(logits).numpy()),
-                pa.array(logits.numpy()),
+                column_of(np.arange(first, first + len(logits))),
+                column_of(clicks) if has_labels else pa.nulls(len(logits), pa.uint8()),
+                column_of(torch.sigmoid(logits).numpy()),
+                column_of(logits.numpy()),
                 *_lines(raw_lines, first, len(logits)),
             ]
             writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
@@ -167,5 +168,7 @@ def _lines(raw_lines: RawLines | None, first: int, rows: int) -> Sequence[pa.Arr
     if raw_lines is None:
         return [pa.nulls(rows, SCHEMA.field(name).type) for name in ("file", "line")]
     files, lines = raw_lines.locate(first, first + rows)
-    names = pa.array(os.fsencode(name).decode(errors="replace") for name in raw_lines.files)
-    return [names.take(pa.array(files)), pa.array(lines)]
+    names = texts_of(
+        [os.fsencode(name).decode(errors="replace").encode() for name in raw_lines.files]
+    )
+    return [names.take(column_of(files)), column_of(lines)]

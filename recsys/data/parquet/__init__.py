@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recsys.data.arrow_columns import column_of, numbers_of
 from recsys.data.click_columns import ClickColumns, RawColumns
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
@@ -83,9 +84,9 @@ def write_parquet_part(path: Path, spec: FeatureSpec, groups: Iterable[ClickColu
             group.check_ids(spec, "rows to write", first_row)
             first_row += len(group)
             numerical = group.numerical.astype(np.float32, copy=False)
-            arrays = [pa.array(group.label.astype(np.int32))]
-            arrays += [pa.array(np.ascontiguousarray(c)) for c in numerical.T]
-            arrays += [pa.array(ids.astype(np.int32)) for ids in group.categorical]
+            arrays = [column_of(group.label.astype(np.int32))]
+            arrays += [column_of(c) for c in numerical.T]
+            arrays += [column_of(ids.astype(np.int32)) for ids in group.categorical]
             table = pa.Table.from_arrays(arrays, schema=schema)
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
@@ -274,9 +275,9 @@ class ParquetReader(RowReader):
                 "never has: fill them in, or prepare the dataset again",
                 path=path,
             )
-        numerical = [table.column(n).to_numpy() for n in self.spec.numerical]
+        numerical = [numbers_of(table.column(n)) for n in self.spec.numerical]
         return RawColumns(
-            table.column(self.spec.label).to_numpy(),
+            numbers_of(table.column(self.spec.label)),
             np.stack(numerical, axis=1).astype(np.float32, copy=False)
             if numerical
             else np.empty((len(table), 0), np.float32),
@@ -295,7 +296,7 @@ def _signed(column: pa.ChunkedArray, path: Path, name: str) -> npt.NDArray[np.si
                 setting="category_modulus",
                 path=path,
             ) from error
-    ids: npt.NDArray[np.signedinteger] = column.to_numpy()
+    ids: npt.NDArray[np.signedinteger] = numbers_of(column)
     return ids
 
 

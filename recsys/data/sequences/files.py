@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recsys.data.arrow_columns import column_of, numbers_of
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import Manifest
 from recsys.data.positioned_io import require_regular
@@ -97,18 +98,18 @@ def _sequence_table(sequences: Sequences, start: int, stop: int) -> pa.Table:
     rows = slice(offsets[0], offsets[-1])
     if rows.stop - rows.start > np.iinfo(np.int32).max:
         raise DatasetError(f"users {start} to {stop} have more than 2**31 items in one row group")
-    ends = pa.array((offsets - offsets[0]).astype(np.int32))
-    columns = [pa.array(np.arange(start, stop, dtype=np.int64))]
+    ends = column_of((offsets - offsets[0]).astype(np.int32))
+    columns = [column_of(np.arange(start, stop, dtype=np.int64))]
     values: dict[str, Any] = {"items": sequences.items, TIMES: sequences.timestamps}
     for field in list(schema)[1:]:
-        array = pa.array(values[field.name][rows])
+        array = column_of(values[field.name][rows])
         columns.append(pa.ListArray.from_arrays(ends, array, type=field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _write_map(path: Path, schema: pa.Schema, ids: RawIds, *, first_id: int) -> None:
     dense = np.arange(first_id, first_id + len(ids), dtype=str(schema.field(0).type))
-    table = pa.Table.from_arrays([pa.array(dense), ids.raw, pa.array(ids.counts)], schema=schema)
+    table = pa.Table.from_arrays([column_of(dense), ids.raw, column_of(ids.counts)], schema=schema)
     write_parquet(path, schema, (table,))
 
 
@@ -142,7 +143,7 @@ def read_sequences(root: Path) -> Sequences:
     items, times, ends, first_user = [], [], [np.zeros(1, np.int64)], 0
     for path in paths:
         table = read_table(path, schema)
-        ids = table.column("user_id").to_numpy()
+        ids = numbers_of(table.column("user_id"))
         if not np.array_equal(ids, np.arange(first_user, first_user + len(ids))):
             raise DatasetError(
                 f"{path}: user_id must be {first_user}, {first_user + 1}, ... row by row; {_AGAIN}",
@@ -151,7 +152,7 @@ def read_sequences(root: Path) -> Sequences:
         first_user += len(ids)
         items += _values(path, table.column("items"))
         for chunk in table.column("items").chunks:
-            starts = chunk.offsets.to_numpy().astype(np.int64)
+            starts = numbers_of(chunk.offsets).astype(np.int64)
             ends.append(starts[1:] - starts[0] + ends[-1][-1])
         if TIMES in schema.names:
             times += _values(path, table.column(TIMES))
@@ -192,7 +193,7 @@ def _values(path: Path, column: pa.ChunkedArray) -> list[npt.NDArray[Any]]:
     for chunk in column.chunks:
         if chunk.values.null_count:
             raise DatasetError(f"{path}: an item is missing (null); {_AGAIN}", path=path)
-    return [chunk.flatten().to_numpy() for chunk in column.chunks]
+    return [numbers_of(chunk.flatten()) for chunk in column.chunks]
 
 
 def _joined(arrays: list[npt.NDArray[Any]], nothing: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -237,7 +238,7 @@ def _require_ratings(root: Path, name: str) -> None:
 
 def _read_map(path: Path, schema: pa.Schema, *, first_id: int) -> RawIds:
     table = read_table(path, schema)
-    ids = table.column(0).to_numpy()
+    ids = numbers_of(table.column(0))
     if not np.array_equal(ids, np.arange(first_id, first_id + len(ids))):
         raise DatasetError(
             f"{path}: {schema.names[0]} must be {first_id}, {first_id + 1}, ... row by row; "
@@ -245,7 +246,7 @@ def _read_map(path: Path, schema: pa.Schema, *, first_id: int) -> RawIds:
             path=path,
         )
     raw = table.column("raw_id").combine_chunks()
-    return RawIds(raw, table.column("count").to_numpy())
+    return RawIds(raw, numbers_of(table.column("count")))
 
 
 def _count_rows(path: Path) -> int:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recsys.data.arrow_columns import column_of, numbers_of
 from recsys.data.errors import DatasetError
 
 MIN_LENGTH = 3
@@ -169,7 +170,7 @@ class RawIds:
 
     def take(self, order: npt.NDArray[np.int64]) -> "RawIds":
         """Returns the ids at some indices, in the order of the indices."""
-        return RawIds(self.raw.take(pa.array(order)), self.counts[order])
+        return RawIds(self.raw.take(column_of(order)), self.counts[order])
 
 
 def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
@@ -178,9 +179,8 @@ def order_raw_ids(raw: pa.Array) -> npt.NDArray[np.int64]:
     For integers without leading zeros this is the order of their values.
     """
     table = pa.table({"length": pc.binary_length(raw), "raw": raw})
-    order: npt.NDArray[np.uint64] = pc.sort_indices(
-        table, sort_keys=[("length", "ascending"), ("raw", "ascending")]
-    ).to_numpy()
+    keys = [("length", "ascending"), ("raw", "ascending")]
+    order: npt.NDArray[np.uint64] = numbers_of(pc.sort_indices(table, sort_keys=keys))
     return order.astype(np.int64)
 
 

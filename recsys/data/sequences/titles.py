@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from recsys.data.arrow_columns import numbers_of
 from recsys.data.errors import DatasetError
 from recsys.data.manifest import TITLES_FILE
 from recsys.data.sequences.files import read_table, write_parquet
@@ -41,7 +42,7 @@ def read_titles(root: Path, num_items: int) -> list[str] | None:
     if not path.is_file():
         return None
     table = read_table(path, TITLE_SCHEMA)
-    if not np.array_equal(table.column("item_id").to_numpy(), np.arange(1, num_items + 1)):
+    if not np.array_equal(numbers_of(table.column("item_id")), np.arange(1, num_items + 1)):
         raise DatasetError(
             f"{path}: item_id must be 1, 2, ... {num_items} row by row; prepare the dataset again",
             path=path,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from recsys.data.click_columns import ClickColumns
 from recsys.models.logistic.one_hot import Matrix, OneHot
@@ -137,7 +136,7 @@ def minimize(
     weights, logits = start, logits_of(start)
     now = loss(logits, weights)
     for _ in range(_STEPS):
-        predicted = special.expit(logits)
+        predicted = (1 + np.tanh(logits / 2)) / 2  # scipy.special takes 0.1 s to import
         gradient = sums(predicted - labels) + penalties * weights
         bend = predicted * (1 - predicted)
 
