@@ -158,8 +158,10 @@ test-gpu-offline:  ## the same with this machine's own Python, PyTorch and pytes
 	FORCE_CUDA=1 $(PYTHON) setup.py build_ext --inplace
 	$(PYTHON) -m pytest -q -W default -p no:cacheprovider -m gpu tests/cuda_ext tests/dlrm tests/bert4rec
 
-bench: setup  ## measure everything, fill the tables of docs (about ten minutes, nothing else running)
+bench: setup  ## measure everything, fill the tables of docs (about a quarter of an hour, nothing else running)
 	$(BIN)/python -m benchmark.run preprocessing
+	$(BIN)/python -m benchmark.run preprocessing --log typed --repeats 3
+	$(BIN)/python -m benchmark.run preprocessing --log ratings --rows 20000000 --repeats 3
 	$(BIN)/python -m benchmark.run criteo_sample
 	$(BIN)/python -m benchmark.run inference
 	$(BIN)/python -m benchmark.run loader

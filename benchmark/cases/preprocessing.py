@@ -3,11 +3,13 @@
 
     python -m benchmark.run preprocessing
     python -m benchmark.run preprocessing --engines --rows 1000000   (make spark nvtabular)
-    python -m benchmark.run preprocessing --typed                    (30 columns with a schema)
+    python -m benchmark.run preprocessing --log typed                (30 columns with a schema)
+    python -m benchmark.run preprocessing --log ratings --rows 20000000
 
 Generates the logs once (four days), then runs the candidates in turns, each in its own process:
-text -> counts over all days -> dictionary -> split binary. All must write the same bytes. With
---engines every round also runs each candidate on 1,000 rows, to measure its start-up time.
+text -> counts over all days -> dictionary -> split binary; ratings -> sequences. All must write the
+same values. With --engines every round also runs each candidate on 1,000 rows, to measure its
+start-up time.
 """
 
 import dataclasses
@@ -17,25 +19,38 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
 
 from benchmark.case import Case, Group, Key, Values
 from benchmark.cases import typed_log
 from benchmark.commands import HERE
 from benchmark.processes import ProcessUsage, run_process
 from preproc.clicks import engines
+from preproc.synthetic import ratings
 from preproc.synthetic.clicks import GeneratorConfig, generate
 from recsys.data.manifest import MANIFEST_FILE, file_checksum
+from recsys.data.sequences.files import (
+    ITEM_MAP_FILE,
+    ITEM_MAP_SCHEMA,
+    SEQUENCE_SCHEMA,
+    USER_MAP_FILE,
+    USER_MAP_SCHEMA,
+)
 from recsys.errors import UserError
-from recsys.settings import setting
+from recsys.settings import require_choices, setting
 
 DAYS = 4
-NUM_FILES = 84
 CANDIDATES = ("native", "polars", "duckdb")
 ENGINES = ("native", "spark", "nvtabular")
 START_ROWS = 1000
+LEAST_RATINGS = 5
+"""Users with fewer ratings are left out."""
 
 
 class DifferingBytesError(UserError):
@@ -49,6 +64,74 @@ def dataset_checksums(root: Path) -> dict[str, str]:
         for split in ("train", "validation", "test")
         for path in sorted((root / split).glob("*.bin"))
     }
+
+
+def sequence_checksums(root: Path) -> dict[str, str]:
+    """Returns {table: checksum} of the values in sequences and maps, however they are stored."""
+    tables = {
+        "sequences": (sorted((root / "sequences").glob("*.parquet")), SEQUENCE_SCHEMA),
+        ITEM_MAP_FILE: ([root / ITEM_MAP_FILE], ITEM_MAP_SCHEMA),
+        USER_MAP_FILE: ([root / USER_MAP_FILE], USER_MAP_SCHEMA),
+    }
+    checksums = {}
+    for name, (paths, schema) in tables.items():
+        checksum = xxhash.xxh3_128()
+        table = pa.concat_tables(pq.read_table(path).cast(schema) for path in paths)
+        for column in table.combine_chunks().columns:
+            for buffer in column.combine_chunks().buffers():
+                checksum.update(buffer or b"")
+        checksums[name] = checksum.hexdigest()
+    return checksums
+
+
+def generate_criteo(folder: Path, rows: int) -> None:
+    """Writes the days of a log."""
+    generate(GeneratorConfig(output=folder, rows=rows, days=DAYS), progress=True)
+
+
+def generate_movielens(folder: Path, rows: int) -> None:
+    """Writes ratings in the form and the proportions of MovieLens-20M to log.csv."""
+    users, items = max(rows // 144, 1), max(rows // 740, 2)
+    folder.mkdir(parents=True)
+    ratings.generate(
+        ratings.RatingsConfig(
+            output=folder / "log.csv", users=users, items=items, interactions=rows
+        )
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Log:
+    """A kind of log.
+
+    Attributes:
+        name: of the results.
+        candidates: that are compared by default.
+        num_files: files, or tables, of a dataset.
+        generate: writes a log of some rows to a folder.
+        checksums: of the files of a dataset.
+    """
+
+    name: str
+    candidates: tuple[str, ...]
+    num_files: int
+    generate: Callable[[Path, int], object]
+    checksums: Callable[[Path], dict[str, str]]
+
+
+LOGS = {
+    "criteo": Log("preprocessing", CANDIDATES, 84, generate_criteo, dataset_checksums),
+    "typed": Log(
+        "preprocessing_typed",
+        CANDIDATES[:2],
+        typed_log.NUM_FILES,
+        typed_log.generate_typed,
+        dataset_checksums,
+    ),
+    "ratings": Log(
+        "preprocessing_ratings", ("pyarrow", "polars"), 3, generate_movielens, sequence_checksums
+    ),
+}
 
 
 def foreign_versions(output: Path) -> dict[str, str]:
@@ -69,32 +152,40 @@ class Preprocessing(Case):
     threads: int = setting(2, "Threads of each candidate")
     frequency_limit: int = setting(15, "Categories with fewer rows get id 0")
     engines: bool = setting(False, "Compare our engines with each other, start-up time included")
-    typed: bool = setting(
-        False, "Compare with Polars on a log of 30 typed columns instead of Criteo's"
-    )
+    log: str = setting("criteo", f"Kind of the log: {', '.join(LOGS)}")
     candidates: tuple[str, ...] = setting(
         (), "Candidates, separated by commas; the first writes the expected bytes"
     )
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     """Name -> version of Spark or NVTabular, as their runs report it."""
 
+    def __post_init__(self) -> None:
+        """Refuses an unknown kind of log."""
+        require_choices(self, {"log": LOGS})
+
+    @property
+    def kind(self) -> Log:
+        """The kind of the log."""
+        return LOGS[self.log]
+
     @property
     def name(self) -> str:
         """Name of the results."""
-        if self.typed:
-            return "preprocessing_typed"
-        return "preprocessing_engines" if self.engines else "preprocessing"
+        return "preprocessing_engines" if self.engines else self.kind.name
 
     def config(self) -> dict[str, Any]:
         """Returns the sizes and the versions of other software."""
-        criteo = {"days": DAYS, "frequency_limit": self.frequency_limit}
-        own = {"columns": "4 int, 4 float, 22 string"} if self.typed else criteo
-        return {"rows": self.rows, "threads": self.threads, **own, **self.versions}
+        of_logs: dict[str, dict[str, Any]] = {
+            "criteo": {"days": DAYS, "frequency_limit": self.frequency_limit},
+            "typed": {"columns": "4 int, 4 float, 22 string"},
+            "ratings": {"min_user_count": LEAST_RATINGS},
+        }
+        of_log = of_logs[self.log]
+        return {"rows": self.rows, "threads": self.threads, **of_log, **self.versions}
 
     def compared(self) -> tuple[str, ...]:
         """Returns the names of the candidates."""
-        usual = CANDIDATES[:2] if self.typed else CANDIDATES
-        return self.candidates or (ENGINES if self.engines else usual)
+        return self.candidates or (ENGINES if self.engines else self.kind.candidates)
 
     def groups(self, folder: Path) -> Iterator[Group]:
         """Yields the candidates over one generated log."""
@@ -103,10 +194,7 @@ class Preprocessing(Case):
             raise UserError("PySpark is not installed here: run `make spark`")
         raws = {folder / "raw": self.rows} | ({folder / "few": START_ROWS} if self.engines else {})
         for output, rows in raws.items():
-            if self.typed:
-                typed_log.generate_typed(output, rows)
-            else:
-                generate(GeneratorConfig(output=output, rows=rows, days=DAYS), progress=True)
+            self.kind.generate(output, rows)
         raw_bytes = sum(path.stat().st_size for path in (folder / "raw").glob("[dl]*"))
         expected: dict[Path, dict[str, str]] = {}
 
@@ -152,10 +240,10 @@ class Preprocessing(Case):
         if usage.exit_status != 0:
             message = f"{candidate} failed with exit status {usage.exit_status}:\n{usage.output}"
             raise DifferingBytesError(message)
-        checksums = dataset_checksums(output)
+        checksums = self.kind.checksums(output)
         self.versions.update(foreign_versions(output))
         shutil.rmtree(output)
-        num_files = typed_log.NUM_FILES if self.typed else NUM_FILES
+        num_files = self.kind.num_files
         if len(checksums) != num_files:
             raise DifferingBytesError(f"{candidate} wrote {len(checksums)} files, not {num_files}")
         first = expected.setdefault(raw, checksums)
@@ -169,25 +257,26 @@ class Preprocessing(Case):
 
     def command(self, candidate: str, raw: Path, output: Path) -> list[str]:
         """Returns the command line of one run."""
-        if candidate in engines.ENGINES:
-            on_spark = f"--master=local[{self.threads}]"
-            log = raw / "log.csv" if self.typed else raw
-            rules = ("--preset=dlrm", f"--frequency_limit={self.frequency_limit}")
-            # In input order, as Polars writes it.
-            schema = (f"--schema={raw / 'schema.yaml'}", "--shuffle_seed=none")
-            return [
-                *(sys.executable, "-m", "preproc.clicks", f"--input={log}", f"--output={output}"),
-                *(schema if self.typed else rules),
-                *(f"--engine={candidate}", "--format=split", "--progress=none"),
-                on_spark if candidate == "spark" else f"--threads={self.threads}",
-            ]
-        if self.typed:
-            module = f"benchmark.peers.{candidate}_typed"
-            files = (str(raw / "log.csv"), str(output))
-            return [sys.executable, "-m", module, *files, str(self.threads), "2"]
-        module = f"benchmark.peers.{candidate}_criteo"
-        numbers = (str(self.threads), str(self.frequency_limit))
-        return [sys.executable, "-m", module, str(raw), str(output), *numbers]
+        log = raw if self.log == "criteo" else raw / "log.csv"
+        if candidate not in (*engines.ENGINES, "pyarrow"):
+            limit = {"criteo": self.frequency_limit, "typed": 2, "ratings": LEAST_RATINGS}[self.log]
+            module = f"benchmark.peers.{candidate}_{self.log}"
+            arguments = (str(log), str(output), str(self.threads), str(limit))
+            return [sys.executable, "-m", module, *arguments]
+        words = [f"--input={log}", f"--output={output}", f"--engine={candidate}", "--progress=none"]
+        if self.log == "ratings":
+            words += [f"--min_user_count={LEAST_RATINGS}"]
+            return [sys.executable, "-m", "preproc.movielens", *words]
+        if self.log == "criteo":
+            words += ["--preset=dlrm", f"--frequency_limit={self.frequency_limit}"]
+        else:  # in input order, as Polars writes it
+            words += [f"--schema={raw / 'schema.yaml'}", "--shuffle_seed=none"]
+        on_spark = f"--master=local[{self.threads}]"
+        words += [
+            "--format=split",
+            on_spark if candidate == "spark" else f"--threads={self.threads}",
+        ]
+        return [sys.executable, "-m", "preproc.clicks", *words]
 
 
 def _lead_of_first(rounds: Mapping[str, Values]) -> Values:

@@ -199,10 +199,17 @@ def test_native_and_both_peers_give_the_same_bytes(measured):
 
 
 def test_polars_gives_the_bytes_of_a_typed_log(measured):
-    flags = ("--rows=4006", "--repeats=1", "--typed")
+    flags = ("--rows=4006", "--repeats=1", "--log=typed")
     records = measured("preprocessing", *flags, positive=False)
     assert {r.benchmark for r in records.values()} == {"preprocessing_typed"}
     assert {row for row, _ in records} == {"native", "polars"}
+
+
+def test_polars_gives_the_sequences_of_ratings(measured):
+    flags = ("--rows=4006", "--repeats=1", "--log=ratings")
+    records = measured("preprocessing", *flags, positive=False)
+    assert {r.benchmark for r in records.values()} == {"preprocessing_ratings"}
+    assert {row for row, _ in records} == {"pyarrow", "polars"}
 
 
 @pytest.mark.release
