@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ratings files with the kernel, or with the Python reference."""
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -17,6 +19,8 @@ from preproc.files.input_file import MAX_LINE_BYTES, InputFile, line_too_long, w
 from preproc.files.raw.blank_end import WHITESPACE, row_blocks
 from preproc.files.text_chunks import BoolArray
 from preproc.ratings.format import RatingsFormat
+from recsys.ahead import call_ahead
+from recsys.data.arrow_columns import column_of
 
 RATINGS_FILE = "a ratings file"
 """Noun for messages about files that are something else."""
@@ -45,7 +49,7 @@ class Interactions:
 
     def filter(self, mask: BoolArray) -> "Interactions":
         """Returns the rows that a mask [rows] selects."""
-        users, items = (column.filter(pa.array(mask)) for column in (self.users, self.items))
+        users, items = (column.filter(column_of(mask)) for column in (self.users, self.items))
         ratings = None if self.ratings is None else self.ratings[mask]
         times = None if self.timestamps is None else self.timestamps[mask]
         return Interactions(users, items, ratings, times)
@@ -78,43 +82,65 @@ class _Reader(Protocol):
 def pieces(file: InputFile, layout: RatingsFormat, chunk_bytes: int) -> Iterator[Piece]:
     """Yields all rows of a file, about `chunk_bytes` of text at a time.
 
+    As many threads as pyarrow has read texts ahead.
+
     Raises:
         PreprocError: a line is longer than 1 MiB, or compressed data are damaged.
     """
-    reader: _Reader = RatingReader(layout.rows) if is_built() else ReferenceReader(layout.rows)
-    line, held = 1, 0
-
-    def piece() -> Piece:
-        nonlocal line, held
-        read, first, size = reader.take(), line, held
-        line, held = read.lines + 1, 0
-        users, items = (pa.chunked_array([ids], _IDS) for ids in (read.users, read.items))
-        ratings = read.ratings if "rating" in layout.columns else None
-        times = read.times if layout.has_timestamps else None
-        rows = Interactions(users, items, ratings, times)
-        return Piece(rows, read.rejected, (first, line), size)
-
+    threads = pa.cpu_count()
+    calls = (
+        functools.partial(_parse, layout, offset, text)
+        for offset, text in _texts(row_blocks(file, WHITESPACE), chunk_bytes)
+    )
+    line = 1
     try:
-        for block in row_blocks(file, WHITESPACE):
-            reader.feed(block)
-            held += len(block)
-            if held >= chunk_bytes:
-                yield piece()
-        reader.finish()
-        yield piece()
+        with contextlib.closing(call_ahead(calls, threads, threads)) as parsed:
+            for size, read in parsed:
+                users, items = (pa.chunked_array([ids], _IDS) for ids in (read.users, read.items))
+                ratings = read.ratings if "rating" in layout.columns else None
+                times = read.times if layout.has_timestamps else None
+                rows = Interactions(users, items, ratings, times)
+                rejected = [(offset, line - 1 + at, row) for offset, at, row in read.rejected]
+                yield Piece(rows, rejected, (line, line + read.lines), size)
+                line += read.lines
     except LineTooLongError as error:
         raise line_too_long(file.path, error.offset, RATINGS_FILE) from error
-    finally:
-        reader.close()
+
+
+def _texts(blocks: Iterator[bytes], chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines of a file, about `chunk_bytes` at a time, and the offset of each text."""
+    offset, held, size = 0, list[bytes](), 0
+    for block in blocks:
+        held.append(block)
+        size += len(block)
+        end = block.rfind(b"\n") + 1
+        if size >= chunk_bytes and end:
+            held[-1], rest = block[:end], block[end:]
+            yield offset, b"".join(held)
+            offset += size - len(rest)
+            held, size = [rest], len(rest)
+        elif size > chunk_bytes + len(block) + MAX_LINE_BYTES:
+            break  # without a line end for so long: the reader refuses this line
+    yield offset, b"".join(held)
+
+
+def _parse(layout: RatingsFormat, offset: int, text: bytes) -> tuple[int, RatingRows]:
+    """Returns the bytes of a text, and its rows."""
+    make = RatingReader if is_built() else ReferenceReader
+    reader: _Reader = make(layout.rows, offset)
+    with contextlib.closing(reader):
+        reader.feed(text)
+        reader.finish()
+        return len(text), reader.take()
 
 
 class ReferenceReader:
     """Reads ratings in Python if the kernel is not built; see `RatingReader`."""
 
-    def __init__(self, row_format: RowFormat) -> None:
+    def __init__(self, row_format: RowFormat, offset: int = 0) -> None:
         self._format = row_format
-        self._rest, self._offset, self._line = b"", 0, 0
-        self._begins, self._skips_line = True, row_format.has_header
+        self._rest, self._offset, self._line = b"", offset, 0
+        self._begins, self._skips_line = offset == 0, row_format.has_header and offset == 0
         self._rows: list[Rating] = []
         self._rejected: list[tuple[int, int, bytes]] = []
 

@@ -2,7 +2,7 @@
 """The recipe of ratings, from the rows of a file to histories; the same for all engines."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -167,28 +167,46 @@ def order_rows(columns: dict[str, npt.NDArray[Any]], *, with_times: bool) -> Ord
     keys = _time_keys(columns.pop(USER), columns.get(TIMESTAMP))
     if not with_times:
         columns.pop(TIMESTAMP, None)
-    order = np.argsort(keys, kind="stable")
-    is_tied = _ties(keys, order) if has_times else None
+    order = np.argsort(keys)  # several times faster than a stable sort
+    is_tied = _ties(keys, order)
     del keys
+    bits = len(order).bit_length()
+    for rows, group in _tied_rows(is_tied):  # in file order
+        by_group = group << bits | order[rows]
+        by_group.sort()
+        order[rows] = by_group & ((1 << bits) - 1)
     items = columns.pop(ITEM)[order]
-    return Ordered(items, is_tied, columns.pop(TIMESTAMP)[order] if with_times else None)
+    times = columns.pop(TIMESTAMP)[order] if with_times else None
+    return Ordered(items, is_tied if has_times else None, times)
+
+
+def _tied_rows(
+    is_tied: BoolArray,
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yields places of rows with a key that others have too, and the number of each one's group.
+
+    About a million rows at a time. `is_tied` is what `_ties` returned.
+    """
+    start = 0
+    while start < len(is_tied):
+        stop = min(start + _SLICE_ROWS, len(is_tied))
+        if stop < len(is_tied):  # a slice ends where user or time changes
+            changes = np.argmin(is_tied[stop:])
+            stop = len(is_tied) if is_tied[stop + changes] else stop + int(changes)
+        tied = is_tied[start:stop]
+        in_group = tied.copy()
+        in_group[:-1] |= tied[1:]
+        yield np.flatnonzero(in_group) + start, np.cumsum(~tied, dtype=np.int64)[in_group]
+        start = stop
 
 
 def _count_repeats(items: npt.NDArray[np.int32], is_tied: BoolArray) -> int:
     """Counts rows that repeat an earlier one (same user, item and time)."""
-    repeats, start = 0, 0
-    while start < len(items):
-        stop = min(start + _SLICE_ROWS, len(items))
-        if stop < len(items):  # a slice ends where user or time changes
-            changes = np.argmin(is_tied[stop:])
-            stop = len(items) if is_tied[stop + changes] else stop + int(changes)
-        tied = is_tied[start:stop]
-        in_group = tied.copy()
-        in_group[:-1] |= tied[1:]
-        keys = np.cumsum(~tied)[in_group] << 32 | items[start:stop][in_group]
+    repeats = 0
+    for rows, group in _tied_rows(is_tied):
+        keys = group << 32 | items[rows]
         keys.sort()
         repeats += int(np.count_nonzero(keys[1:] == keys[:-1]))
-        start = stop
     return repeats
 
 

@@ -28,8 +28,11 @@ def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def column_of(array: npt.NDArray[Any]) -> pa.Array:
-    """Returns a column of numbers, which shares their memory if that is contiguous."""
-    buffer = pa.py_buffer(np.ascontiguousarray(array))
+    """Returns a column of numbers or truth values; numbers share their memory if contiguous."""
+    if array.dtype == np.bool_:
+        buffer = pa.py_buffer(np.packbits(array, bitorder="little"))
+    else:
+        buffer = pa.py_buffer(np.ascontiguousarray(array))
     return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, buffer])
 
 

@@ -12,6 +12,7 @@ from preproc.clicks.kernel.packed_format import packed_format
 from preproc.clicks.kernel.shared_library import RatingColumns, RatingCounts, check, load
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.row_format import RowFormat
+from recsys.data.arrow_columns import column_of
 
 _DTYPES: dict[str, Any] = {"numbers": np.int32, "ends": np.int32, "bytes": np.uint8}
 
@@ -39,9 +40,10 @@ class RatingRows(NamedTuple):
 class RatingReader(Reader):
     """Reads the rows of a text to columns, by a format whose columns have roles of ratings."""
 
-    def __init__(self, row_format: RowFormat) -> None:
+    def __init__(self, row_format: RowFormat, offset: int = 0) -> None:
+        """Opens a reader of the text from the byte `offset` of a file on."""
         packed = packed_format(row_format, ClicksSemantics())
-        super().__init__(load().clicks_ratings_open(packed, len(packed), 0, None))
+        super().__init__(load().clicks_ratings_open(packed, len(packed), offset, None))
 
     def finish(self) -> None:
         """Ends the text."""
@@ -65,7 +67,7 @@ class RatingReader(Reader):
         columns.rejected = rejected.ctypes.data
         load().clicks_ratings_take(self._handle, ctypes.byref(columns))
         ids = [
-            pa.DictionaryArray.from_arrays(pa.array(numbers), _texts(ends, text))
+            pa.DictionaryArray.from_arrays(column_of(numbers), _texts(ends, text))
             for numbers, ends, text in zip(*made.values(), strict=True)
         ]
         users, items = ids

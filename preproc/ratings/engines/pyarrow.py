@@ -17,8 +17,10 @@ from preproc.ratings.format import ITEM, TIMESTAMP, USER
 from preproc.ratings.job import RatingsJob
 from preproc.ratings.parse import Interactions
 from preproc.ratings.stages import FIRST_IDS, EngineRows, Ordered, order_ids, order_rows
+from recsys.data.arrow_columns import column_of, numbers_of
 from recsys.data.sequences.histories import RawIds
 
+_SLICE_ROWS = 2**20
 _MIN_PENDING = 2**20
 
 
@@ -36,8 +38,8 @@ class _IdColumn:
     """
 
     def __init__(self) -> None:
-        self._values = pa.array([], pa.string())
-        self._codes: list[pa.Array] = [pa.array([], pa.int32())]
+        self._values = pa.nulls(0, pa.string())
+        self._codes: list[pa.Array] = [pa.nulls(0, pa.int32())]
         self._pending: list[pa.DictionaryArray] = []
         self._pending_values = 0
 
@@ -52,7 +54,7 @@ class _IdColumn:
             self._merge()
 
     def _merge(self) -> None:
-        known = pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), self._values)
+        known = pa.DictionaryArray.from_arrays(pa.nulls(0, pa.int32()), self._values)
         # The dictionary begins with the known values, so that earlier codes stay valid.
         merged = pa.chunked_array([known, *self._pending]).unify_dictionaries()
         self._values = merged.chunk(0).dictionary
@@ -79,6 +81,7 @@ class ArrowRows:
         self._times: list[npt.NDArray[np.int64]] = []
         self._columns: dict[str, pa.Array] = {}
         self._raw: dict[str, pa.Array] = {}
+        self._counts: dict[str, npt.NDArray[np.int64]] = {}  # of the rows that are left
         self.engine = {"name": "pyarrow", "version": pa.__version__}
 
     def add(self, rows: Interactions) -> None:
@@ -93,7 +96,7 @@ class ArrowRows:
         for column in FIRST_IDS:
             self._columns[column], self._raw[column] = self._ids.pop(column).finish()
         if self._times:
-            self._columns[TIMESTAMP] = pa.array(np.concatenate(self._times))
+            self._columns[TIMESTAMP] = column_of(np.concatenate(self._times))
             self._times.clear()
 
     @property
@@ -107,13 +110,20 @@ class ArrowRows:
             counts = self._count(column)
             enough = counts >= minimum
             if not enough[counts > 0].all():
-                kept = pa.array(enough).take(self._columns[column])
+                kept = column_of(enough).take(self._columns[column])
                 for name, values in self._columns.items():
                     self._columns[name] = values.filter(kept)
+                self._counts.clear()
 
     def _count(self, column: str) -> npt.NDArray[np.int64]:
         """Counts the rows of each raw id."""
-        return np.bincount(self._columns[column].to_numpy(), minlength=len(self._raw[column]))
+        if column not in self._counts:
+            codes, size = numbers_of(self._columns[column]), len(self._raw[column])
+            counts = np.zeros(size, np.int64)
+            for start in range(0, len(codes), _SLICE_ROWS):  # a copy of all would leave the caches
+                counts += np.bincount(codes[start : start + _SLICE_ROWS], minlength=size)
+            self._counts[column] = counts
+        return self._counts[column]
 
     def number(self) -> dict[str, RawIds]:
         """Looks up the dense ids."""
@@ -125,12 +135,12 @@ class ArrowRows:
         order = present[order_ids(column, ids.take(present))]
         dense = np.zeros(len(ids), np.int32)
         dense[order] = np.arange(len(order), dtype=np.int32) + FIRST_IDS[column]
-        self._columns[column] = pa.array(dense).take(self._columns[column])
+        self._columns[column] = column_of(dense).take(self._columns[column])
         return ids.take(order)
 
     def ordered(self, *, with_times: bool) -> Ordered:
         """Orders the rows and gives them up."""
-        columns = {name: values.to_numpy() for name, values in self._columns.items()}
+        columns = {name: numbers_of(values) for name, values in self._columns.items()}
         self._columns.clear()
         pa.default_memory_pool().release_unused()  # NumPy needs it from here on
         return order_rows(columns, with_times=with_times)

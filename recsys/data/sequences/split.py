@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from recsys.data.arrow_columns import column_of, texts_of
 from recsys.data.errors import DatasetError
 from recsys.data.sequences.histories import RawIds, Sequences, Times, order_raw_ids
 
@@ -20,6 +21,7 @@ DICTIONARIES = "dictionaries"
 """Key of a manifest's semantics: fingerprints of the datasets that the item ids come from."""
 _TEMPORAL = re.compile(r"temporal:(0\.[0-9]{0,8}[1-9])")
 _BLOCK_USERS = 1 << 18
+_EMPTY, _TAB, _END = texts_of([b"", b"\t", b"\n"])
 
 
 def parse_split(text: str) -> Fraction | None:
@@ -111,12 +113,12 @@ def split_fingerprint(sequences: Sequences, users: RawIds, items: RawIds) -> str
     for start in range(0, len(order), _BLOCK_USERS):
         chosen = order[start : start + _BLOCK_USERS]
         columns = [
-            users.raw.take(pa.array(chosen)),
-            pc.cast(pa.array(train[chosen]), pa.string()),
-            items.raw.take(pa.array(validation[chosen])),
-            pc.binary_join_element_wise(items.raw.take(pa.array(test[chosen])), "", "\n"),
+            users.raw.take(column_of(chosen)),
+            pc.cast(column_of(train[chosen]), pa.string()),
+            items.raw.take(column_of(validation[chosen])),
+            pc.binary_join_element_wise(items.raw.take(column_of(test[chosen])), _EMPTY, _END),
         ]
-        lines = pc.binary_join_element_wise(*columns, "\t")
+        lines = pc.binary_join_element_wise(*columns, _TAB)
         _update(digest, lines)
     return digest.hexdigest()
 
@@ -142,16 +144,17 @@ def temporal_fingerprint(
         ends = after[chosen].cumsum()
         first = sequences.offsets[chosen] + before[chosen]
         index = np.arange(ends[-1]) + np.repeat(first - ends + after[chosen], after[chosen])
-        later = items.raw.take(pa.array(sequences.items[index] - 1))
-        later = pc.binary_join_element_wise("", later, "\t")
-        lists = pa.ListArray.from_arrays(pa.array(np.append(0, ends).astype(np.int32)), later)
-        known = pc.cast(pa.array(before[chosen]), pa.string())
-        beginning = pc.binary_join_element_wise(users.raw.take(pa.array(chosen)), known, "\t")
-        joined = pc.binary_join(lists, "")
-        _update(digest, pc.binary_join_element_wise(beginning, joined, "\n", ""))
+        later = items.raw.take(column_of(sequences.items[index] - 1))
+        later = pc.binary_join_element_wise(_EMPTY, later, _TAB)
+        lists = pa.ListArray.from_arrays(column_of(np.append(0, ends).astype(np.int32)), later)
+        known = pc.cast(column_of(before[chosen]), pa.string())
+        beginning = pc.binary_join_element_wise(users.raw.take(column_of(chosen)), known, _TAB)
+        joined = pc.binary_join(lists, _EMPTY)
+        _update(digest, pc.binary_join_element_wise(beginning, joined, _END, _EMPTY))
     return digest.hexdigest()
 
 
 def _update(digest: xxhash.xxh3_128, lines: pa.Array) -> None:
-    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "")
+    lists = pa.ListArray.from_arrays(column_of(np.array([0, len(lines)], np.int32)), lines)
+    joined = pc.binary_join(lists, _EMPTY)
     digest.update(joined[0].as_buffer())

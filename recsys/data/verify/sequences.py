@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from recsys.data.arrow_columns import column_of, numbers_of
 from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.sequences.files import (
     ITEM_MAP_FILE,
@@ -105,7 +106,7 @@ def _check_map(
         for row in wrong[:1]
     ]
     found = pc.value_counts(ids.raw)
-    twice = found.field("values").filter(pc.greater(found.field("counts"), 1))
+    twice = found.field("values").filter(column_of(numbers_of(found.field("counts")) > 1))
     faults += [f"duplicate raw id {raw!r}" for raw in twice[:1].to_pylist()]
     if not np.array_equal(order, np.arange(len(ids))):
         faults.append("not in the order of raw ids (of items: by count descending, then raw id)")

@@ -23,6 +23,12 @@ def test_numbers_survive_both_ways(dtype):
     assert numbers_of(chunks.slice(2, 6)).tolist() == numbers[2:8].tolist()
 
 
+def test_truth_values():
+    for count in (0, 1, 8, 13):
+        mask = np.arange(count) % 3 == 0
+        assert column_of(mask).equals(pa.array(mask))
+
+
 def test_missing_numbers_are_nan_and_other_types_are_converted():
     assert np.array_equal(numbers_of(pa.array([1, None])), [1, np.nan], equal_nan=True)
     assert numbers_of(pa.array([True, False])).tolist() == [True, False]
