@@ -29,6 +29,7 @@ from cuda_ext.ops.lookup import (
 from cuda_ext.ops.loss import binary_cross_entropy
 from cuda_ext.ops.paging import bring_in_rows, drop_old_pages
 from cuda_ext.ops.products import (
+    CPU_IS_INTEL,
     add_transposed_product,
     product,
     transposed_product,
@@ -49,6 +50,7 @@ from cuda_ext.side_stream import SideStream
 
 __all__ = [
     "ABSENT_ROW",
+    "CPU_IS_INTEL",
     "NO_BAD_ID",
     "JointTable",
     "PackedMlp",

@@ -28,12 +28,15 @@ _VECTOR = 8
 _LARGEST_BLOCK, _SMALLEST_BLOCK = 1024, 256
 """Rows of the blocks, powers of two, of matrices whose number of rows is not round."""
 
+CPU_IS_INTEL = "cpu" in library.COMPILED_FOR and bool(kernels.cpu_is_intel())
+"""Whether the processor is from Intel; False too if the kernels are not compiled."""
+
 _HAS_WIDER = (
     "cpu" in library.COMPILED_FOR
     and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     and kernels.cpu_instruction_set() == "avx512"
-    and not kernels.cpu_is_intel()
+    and not CPU_IS_INTEL
 )
 
 

@@ -42,7 +42,7 @@ def compare(program, dataset, folder, *settings):
 @pytest.fixture(autouse=True)
 def bfloat16_products(monkeypatch):
     """Lets `--amp` compute in bfloat16 on processors on which that is slow, too."""
-    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_gains_by_bfloat16", lambda: True)
 
 
 def test_an_evaluation_in_training_is_that_of_the_checkpoint(program, dataset, tmp_path):

@@ -349,7 +349,7 @@ def compare(program, dataset, folder, settings, precision, test_batch_size):
 @pytest.fixture
 def bfloat16_products(monkeypatch):
     """Lets `--amp` compute in bfloat16 on processors on which that is slow, too."""
-    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_gains_by_bfloat16", lambda: True)
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,10 @@ def test_overflow_is_found_in_any_gradient():
 
 def test_amp_on_a_cpu_uses_bfloat16_only_where_it_is_fast(monkeypatch, caplog):
     assert resolve_precision(CPU, False, "float16", 1024.0).dtype is None
-    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_gains_by_bfloat16", lambda: False)
     assert resolve_precision(CPU, True, "bfloat16", 1024.0).dtype is None
     assert_tells(caplog.text, "bfloat16")
-    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("recsys.train.optimizers.precision._cpu_gains_by_bfloat16", lambda: True)
     found = resolve_precision(CPU, True, "float16", 1024.0)
     assert (found.dtype, found.loss_scale) == (torch.bfloat16, 1.0)
     assert_tells(caplog.messages[-1], "bfloat16")
