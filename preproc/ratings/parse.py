@@ -26,6 +26,7 @@ RATINGS_FILE = "a ratings file"
 """Noun for messages about files that are something else."""
 
 _IDS = pa.dictionary(pa.int32(), pa.string())
+_MOST_THREADS = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,12 +83,12 @@ class _Reader(Protocol):
 def pieces(file: InputFile, layout: RatingsFormat, chunk_bytes: int) -> Iterator[Piece]:
     """Yields all rows of a file, about `chunk_bytes` of text at a time.
 
-    As many threads as pyarrow has read texts ahead.
+    Threads read texts ahead: as many as pyarrow has, up to what one thread can feed.
 
     Raises:
         PreprocError: a line is longer than 1 MiB, or compressed data are damaged.
     """
-    threads = pa.cpu_count()
+    threads = min(pa.cpu_count(), _MOST_THREADS)
     calls = (
         functools.partial(_parse, layout, offset, text)
         for offset, text in _texts(row_blocks(file, WHITESPACE), chunk_bytes)

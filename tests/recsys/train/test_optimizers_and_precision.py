@@ -111,6 +111,26 @@ def test_amp_on_a_cpu_uses_bfloat16_only_where_it_is_fast(monkeypatch, caplog):
     assert_tells(caplog.messages[-1], "bfloat16")
 
 
+@pytest.mark.parametrize(
+    ("has_amx", "has_avx512", "is_intel", "gains"),
+    [
+        (True, True, True, True),
+        (False, True, True, False),  # as virtual machines show an Intel processor
+        (False, True, False, True),
+        (False, False, False, False),
+    ],
+)
+def test_bfloat16_is_for_amx_and_for_avx512_not_of_intel(
+    monkeypatch, has_amx, has_avx512, is_intel, gains
+):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: has_amx)
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: has_avx512)
+    monkeypatch.setattr("cuda_ext.ops.CPU_IS_INTEL", is_intel)
+    found = resolve_precision(CPU, True, "bfloat16", 1024.0)
+    assert found.dtype == (torch.bfloat16 if gains else None)
+
+
 def test_amp_on_cuda_keeps_the_static_scale():
     found = resolve_precision(torch.device("cuda"), True, "float16", 512.0)
     assert (found.dtype, found.loss_scale) == (torch.float16, 512.0)
