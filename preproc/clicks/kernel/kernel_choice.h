@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "row_parser.h"
+#include "row_parser_avx2.h"
 #include "row_parser_avx512.h"
 
 namespace clicks {
@@ -53,8 +54,7 @@ CLICKS_INLINE void hash_categories(const uint32_t* categories, int count, uint32
 
 CLICKS_DEFINE_KERNELS(Portable, portable, PortableSteps, )
 #ifdef CLICKS_X86
-CLICKS_DEFINE_KERNELS(Avx2, avx2, PortableSteps,
-                      __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"))))
+CLICKS_DEFINE_KERNELS(Avx2, avx2, Avx2Steps, CLICKS_AVX2)
 #endif
 #ifdef CLICKS_HAS_AVX512
 CLICKS_DEFINE_KERNELS(Avx512, avx512, Avx512Steps, CLICKS_AVX512)
@@ -71,7 +71,7 @@ inline const Kernels& choose_kernels() {
   if (most != "avx2" && Avx512Steps::are_supported()) return kAvx512;
 #endif
 #ifdef CLICKS_X86
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return kAvx2;
+  if (Avx2Steps::are_supported()) return kAvx2;
 #endif
   return kPortable;
 }

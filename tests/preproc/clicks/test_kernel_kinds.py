@@ -2,13 +2,16 @@
 """The kernels of each kind of processor read the same values as the reference engine."""
 
 import random
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from preproc.clicks.job import semantics_of_schema
+from preproc.clicks.job import semantics_of, semantics_of_schema
+from preproc.clicks.serving.feature_file import write_feature_file
 from recsys.data.manifest import QUARANTINE_FILE, Manifest
 from tests import harness
-from tests.preproc.clicks.rows import assert_same, run
+from tests.preproc.clicks.rows import assert_same, good_text, run, without_labels, write_days
 from tests.preproc.clicks.schema_log import write_schema
 from tests.tools import needs
 
@@ -57,11 +60,66 @@ def test_each_kind_reads_what_the_reference_reads(tmp_path, quote):
     arguments = {"schema": schema, "semantics": semantics, "engine": "reference"}
     expected = run(tmp_path / "log", tmp_path / "expected", **arguments)
     rejected = (tmp_path / "expected" / QUARANTINE_FILE).read_bytes()
-    for kind in ("portable", "avx2", "avx512"):
-        output = tmp_path / kind
-        flags = (f"--input={tmp_path / 'log'}", f"--output={output}", f"--schema={schema}")
-        options = ("--shuffle_seed=none", "--max_bad_fraction=1")
-        program = ("-m", "preproc.clicks", *flags, *options)
-        harness.python(*program, RECSYS_CPU_KERNELS=kind)
+    options = (f"--schema={schema}", "--shuffle_seed=none", "--max_bad_fraction=1")
+    for output in made_by_each_kind(tmp_path, tmp_path / "log", *options):
         assert_same(Manifest.load(output), expected)
         assert (output / QUARANTINE_FILE).read_bytes() == rejected
+
+
+@needs("compiled Criteo kernel")
+def test_each_kind_reads_a_criteo_log(tmp_path):
+    rng = random.Random(2)
+    lines = good_text(900, seed=3).splitlines()
+    for number in range(0, len(lines), 3):
+        fields = lines[number].split(b"\t")
+        for _ in range(rng.choice((1, 1, 5))):
+            values = [*COUNTS, "7", "99999999", "-99999999", "+1", "0x1", "/", ":", "1-", "é"]
+            fields[rng.randrange(1, 14)] = rng.choice(values).encode()
+        if number % 9 == 0:
+            values = ["g", "123456789", "AbC", "@", "`", "0 "]
+            fields[rng.randrange(14, 40)] = rng.choice(values).encode()
+        lines[number] = b"\t".join(fields)
+    (tmp_path / "logs").mkdir()
+    for day in range(2):
+        (tmp_path / "logs" / f"day_{day}").write_bytes(b"\n".join(lines[day::2]))
+    semantics = semantics_of("dlrm")
+    expected = run(tmp_path / "logs", tmp_path / "expected", "reference", semantics=semantics)
+    assert 100 < sum(expected.rows.values()) < 850
+    rejected = (tmp_path / "expected" / QUARANTINE_FILE).read_bytes()
+    options = ("--preset=dlrm", "--max_bad_fraction=1")
+    for output in made_by_each_kind(tmp_path, tmp_path / "logs", *options):
+        assert_same(Manifest.load(output), expected)
+        assert (output / QUARANTINE_FILE).read_bytes() == rejected
+
+
+TRANSFORMED = """
+import sys, xxhash
+from pathlib import Path
+from preproc.clicks.serving.line_transform import LineTransform
+with LineTransform(Path(sys.argv[1])) as transform:
+    features = transform.transform(Path(sys.argv[2]).read_bytes().splitlines())
+print(xxhash.xxh64(features.ids.tobytes() + features.numerical.tobytes()).hexdigest())
+"""
+
+
+@needs("compiled Criteo kernel")
+def test_each_kind_transforms_lines_without_labels(tmp_path):
+    write_days(tmp_path / "logs", rows=300)
+    run(tmp_path / "logs", tmp_path / "made", "reference", semantics=semantics_of("dlrm"))
+    write_feature_file(tmp_path / "made", tmp_path / "features.bin", "float16")
+    (tmp_path / "lines").write_bytes(without_labels((tmp_path / "logs" / "day_0").read_bytes()))
+    arguments = ("-c", TRANSFORMED, tmp_path / "features.bin", tmp_path / "lines")
+    printed = {
+        kind: harness.python(*arguments, RECSYS_CPU_KERNELS=kind).stdout
+        for kind in ("portable", "avx2", "avx512")
+    }
+    assert len(set(printed.values())) == 1, printed
+
+
+def made_by_each_kind(folder: Path, log: Path, *options: str) -> Iterator[Path]:
+    """Yields the datasets that the kernels of each kind make of a log."""
+    for kind in ("portable", "avx2", "avx512"):
+        output = folder / kind
+        program = ("-m", "preproc.clicks", f"--input={log}", f"--output={output}", *options)
+        harness.python(*program, RECSYS_CPU_KERNELS=kind)
+        yield output
