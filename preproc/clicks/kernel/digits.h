@@ -34,6 +34,12 @@ CLICKS_INLINE uint64_t bytes_after(uint64_t count) {
   return ~uint64_t{0} << 4 * count << 4 * count;  // two shifts, since one by 64 is undefined
 }
 
+// Returns 0x80 in each byte of a word that is `byte`.
+CLICKS_INLINE uint64_t bytes_that_are(uint64_t word, uint8_t byte) {
+  const uint64_t x = word ^ repeat(byte);
+  return ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
+}
+
 // Moves the first `length` bytes of `raw` to the end, after leading '0' characters.
 CLICKS_INLINE uint64_t right_align(uint64_t raw, uint32_t length) {
   const uint32_t half = 4 * length;  // two half shifts, since a shift by 64 is undefined

@@ -39,8 +39,7 @@ CLICKS_INLINE bool parse_short_number(const uint8_t* field, uint32_t length, dou
   const uint32_t size = length - negative;
   if (size - 1 > 7) return false;  // also if it is 0
   const uint64_t text = load64(field + negative) & ~bytes_after(size);
-  const uint64_t x = text ^ repeat('.');
-  const uint64_t points = ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
+  const uint64_t points = bytes_that_are(text, '.');
   // Removes the first point, if there is one; another one is no digit.
   const uint64_t before = ((points & -points) >> 7) - 1;
   const uint32_t has_point = points != 0;

@@ -52,10 +52,8 @@ struct PortableSteps {
 #else
     for (int i = 0; i < 8; ++i) {
       const auto equal = [&](uint8_t byte) {
-        // The high bit of each byte that the exclusive or makes zero, moved into 8 adjacent bits.
-        const uint64_t x = load64(p + 8 * i) ^ repeat(byte);
-        const uint64_t zero = ~(((x & repeat(0x7f)) + repeat(0x7f)) | x | repeat(0x7f));
-        return ((zero >> 7) * 0x0102040810204080ull) >> 56;
+        // The high bit of each, moved into 8 adjacent bits.
+        return ((bytes_that_are(load64(p + 8 * i), byte) >> 7) * 0x0102040810204080ull) >> 56;
       };
       const uint64_t feeds = equal('\n');
       masks.delimiters |= (equal(delimiter) | feeds) << (8 * i);

@@ -141,9 +141,12 @@ class RowStream {
       ++lines_;
       is_header_ = false;
     }
+    const uint8_t* quote = find_quote(text + at, size - at);  // the next one; null: no other
     while (at < size && !done_) {
       const uint64_t first_line = lines_;
       rejected_.clear();
+      if (quote != nullptr && quote < text + at) quote = find_quote(text + at, size - at);
+      fields_[0].has_quotes = quote != nullptr;
       const uint32_t read = split(text + at, static_cast<uint32_t>(size - at));
       const uint8_t* const cells = format_.is_json != 0 ? objects_.cells() : text + at;
       if (!kernels_.parse_rows(cells, fields_[0], format_, batch_, is_rejected_)) {
@@ -161,13 +164,17 @@ class RowStream {
     }
   }
 
+  const uint8_t* find_quote(const uint8_t* text, size_t size) const {
+    if (format_.quote == 0) return nullptr;
+    if (format_.is_json != 0) return text + size;  // cells may have one where the text has none
+    return static_cast<const uint8_t*>(memchr(text, format_.quote, size));
+  }
+
   uint32_t split(const uint8_t* text, uint32_t size) {
     FieldEnds& fields = fields_[0];
     if (format_.is_json != 0) {
-      fields.has_quotes = format_.quote != 0;
       return objects_.split(text, size, format_, lines_, fields, rejected_);
     }
-    fields.has_quotes = format_.quote != 0 && memchr(text, format_.quote, size);
     const bool is_quoted = fields.has_quotes && !format_.is_table;
     const auto split_text =
         is_quoted || format_.delimiter_end != 0 ? split_quoted_rows : kernels_.split_rows;

@@ -68,7 +68,7 @@ inline const uint8_t* text_of_field(const uint8_t* text, const FieldEnds& fields
   const uint32_t begin = f == 0 ? fields.start[r] : ends[f - 1] + format.delimiter_bytes();
   const uint8_t* field = text + begin;
   length = ends[f] - begin;
-  if (format.quote != 0 && length > 0 && *field == format.quote) {
+  if (fields.has_quotes && length > 0 && *field == format.quote) {
     unquote(field, length, format, unquoted);
   }
   return field;
@@ -167,6 +167,7 @@ struct ColumnFields {
   CLICKS_INLINE ColumnFields(const uint8_t* text, const FieldEnds& fields, const RowFormat& format,
                              uint32_t f, KeyArena& unquoted) {
     const Field& declared = format.fields[f];
+    // As `text_of_field` for each row, but in two loops: one takes 4% more time for the whole job.
     const uint32_t delimiter_bytes = format.delimiter_bytes();
     const uint32_t* ends = fields.ends + f;
     for (int r = 0; r < fields.rows; ++r, ends += format.num_fields) {
