@@ -111,8 +111,8 @@ def checked(what: str, hint: Any, value: Any) -> Any:
         count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
         expected = f"a list of {count}{names[arguments[0]]}"
         of_kind = _number if arguments[0] is float else lambda element: element
-        elements = tuple(map(of_kind, value)) if isinstance(value, list) else ()
-        fits = isinstance(value, list) and all(type(e) is arguments[0] for e in elements)
+        elements = tuple(map(of_kind, value)) if isinstance(value, (list, tuple)) else ()
+        fits = isinstance(value, (list, tuple)) and all(type(e) is arguments[0] for e in elements)
         fits = fits and (not count or len(elements) == len(arguments))
         value = elements if fits else value
     elif hint is float:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The latest checkpoints of runs, and their comparison."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -11,6 +11,7 @@ import torch
 from recsys.data.manifest import file_checksum
 from recsys.train.checkpoint import MANIFEST_FILE, Checkpoint, read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
+from tests.documents import change_document
 
 
 def latest(run: Path) -> Checkpoint:
@@ -46,7 +47,10 @@ def rewrite(file: Path, change: Callable[[Tensors], Tensors]) -> None:
     stored = safetensors.torch.load_file(file) if file.exists() else {}
     safetensors.torch.save_file(change(stored), file)
     manifest = file.parent / MANIFEST_FILE
-    document = json.loads(manifest.read_text())
     entry = {"bytes": file.stat().st_size, "xxh3_128": file_checksum(file)}
-    document["files"][file.name] = document["files"].get(file.name, {}) | entry
-    manifest.write_text(json.dumps(document))
+
+    def agree(document: dict[str, Any]) -> dict[str, Any]:
+        before = document["files"].get(file.name, {})
+        return document | {"files": document["files"] | {file.name: before | entry}}
+
+    change_document(manifest, agree)

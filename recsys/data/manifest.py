@@ -6,7 +6,6 @@ It is written last. A folder without one is unfinished, or made by other softwar
 
 import dataclasses
 import itertools
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ import xxhash
 from recsys.data import spec_document
 from recsys.data.errors import DatasetError
 from recsys.files.durable import write_whole_file
+from recsys.files.json_text import is_intact, signed
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Manifest:
         for name in _OPTIONAL:
             if not document[name]:
                 del document[name]
-        write_whole_file(root / MANIFEST_FILE, json.dumps(document, indent=1) + "\n")
+        write_whole_file(root / MANIFEST_FILE, signed(document))
 
     @classmethod
     def load(cls, root: Path) -> "Manifest":
@@ -177,6 +177,12 @@ class Manifest:
             raise DatasetError(
                 f"{path}: format version {version}, but this code reads {FORMAT_VERSION}; "
                 "update the code or prepare the dataset again",
+                path=path,
+            )
+        if document.pop("checksum", None) is not None and not is_intact(path.read_text()):
+            raise DatasetError(
+                f"{path}: its checksum differs from its text, which was changed after the dataset "
+                "was prepared; get the file again, or prepare the dataset again",
                 path=path,
             )
         names = {f.name for f in dataclasses.fields(cls)}

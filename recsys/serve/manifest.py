@@ -6,7 +6,6 @@ files too. dlrm/serve/csrc/checksum.cpp checks the same for the native backend.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import xxhash
 
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
-from recsys.files.json_text import parse_json
+from recsys.files.json_text import is_intact, parse_json, signed
 from recsys.serve.signature import Signature
 
 DEPLOYMENT_FILE = "deployment.json"
@@ -35,10 +34,6 @@ ARTIFACT_FILES: dict[ArtifactFormat, str] = {
     "onnx": "model.onnx",
 }
 """File from which each format is served."""
-
-
-_CHECKSUM = ',\n "checksum": "'
-"""Text before the checksum of deployment.json."""
 
 
 class DeploymentError(UserError):
@@ -79,7 +74,7 @@ class Deployment:
         """Writes deployment.json into a folder."""
         values: dict[str, Any] = {"format_name": FORMAT, "format_version": FORMAT_VERSION}
         values |= dataclasses.asdict(self)
-        (folder / DEPLOYMENT_FILE).write_text(_signed(json.dumps(values, indent=1)))
+        (folder / DEPLOYMENT_FILE).write_text(signed(values))
 
     @classmethod
     def open(cls, folder: Path, kind: str) -> "Deployment":
@@ -129,7 +124,7 @@ class Deployment:
                 "the checkpoint again",
                 path=file,
             )
-        if text != _signed(text.rpartition(_CHECKSUM)[0]):
+        if not is_intact(text):
             raise _damaged(file)
         values.pop("checksum", None)
         names = {field.name for field in dataclasses.fields(cls)}
@@ -149,12 +144,6 @@ class Deployment:
         except (KeyError, TypeError) as error:
             raise DeploymentError(f"{file}: signature is malformed: {error}", path=file) from error
         return cls(**values)
-
-
-def _signed(text: str) -> str:
-    """Appends the checksum of a JSON text to the text."""
-    text = text.removesuffix("\n}")
-    return f'{text}{_CHECKSUM}{xxhash.xxh64_hexdigest(text.encode())}"\n}}\n'
 
 
 def _damaged(file: Path) -> DeploymentError:

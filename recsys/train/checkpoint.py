@@ -30,7 +30,7 @@ from recsys.data.manifest import FORMAT as DATASET_FORMAT
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError, show_names
 from recsys.files.held import HeldPath
-from recsys.files.json_text import parse_json
+from recsys.files.json_text import is_intact, parse_json
 from recsys.interruption import interrupted_after
 from recsys.settings import checked, section_from_dict
 from recsys.train.divergence import find_nonfinite
@@ -355,10 +355,11 @@ def stored_settings(file: Path, config: Mapping[str, Any], section: type) -> dic
         UserError: a value does not have the type of its setting.
     """
     hints = typing.get_type_hints(section)
-    stored = {name: value for name, value in config.items() if name in hints}
-    for name, value in stored.items():
-        checked(f"{file}: {name}", hints[name], value)
-    return stored
+    return {
+        name: checked(f"{file}: {name}", hints[name], value)
+        for name, value in config.items()
+        if name in hints
+    }
 
 
 def describe_tensor(tensor: Tensor) -> str:
@@ -419,7 +420,8 @@ def _is_installing(run: Path) -> bool:
 def _open(path: Path) -> Checkpoint:
     try:
         held = HeldPath(path, fcntl.LOCK_SH)
-        manifest = parse_json((path / MANIFEST_FILE).read_text())
+        text = (path / MANIFEST_FILE).read_text()
+        manifest = parse_json(text)
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{path / MANIFEST_FILE}: not readable as JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -438,6 +440,12 @@ def _open(path: Path) -> Checkpoint:
             f"{path}: format version {manifest.get('format_version')}, but this code reads "
             f"{FORMAT_VERSION}",
             path=path,
+        )
+    if "checksum" in manifest and not is_intact(text):
+        raise CheckpointError(
+            f"{path / MANIFEST_FILE}: its checksum differs from its text; the file is damaged, use "
+            "another checkpoint",
+            path=path / MANIFEST_FILE,
         )
     missing = {"state", "config", "files"} - manifest.keys()
     if missing:

@@ -14,6 +14,7 @@ from bert4rec.config import Bert4RecConfig
 from recsys.data.manifest import Manifest
 from tests import harness
 from tests.bert4rec.conftest import make_program, raw_id, write_other_dataset
+from tests.documents import change_document, with_checksum
 from tests.harness import assert_tells, refusal
 
 FEW = ("--num_eval_negatives=5",)
@@ -84,12 +85,16 @@ def uncompressed(content):
     return sink.getvalue()
 
 
+def of_another_kind(content: bytes) -> bytes:
+    return with_checksum(content.decode().replace('"sequences"', '"criteo"', 1)).encode()
+
+
 PART, MANIFEST = "sequences/part-0000.parquet", "manifest.json"
 DATASETS = [
     (PART, lambda content: content[:200], f"copy/{PART} manifest.json"),
     (PART, uncompressed, f"copy/{PART} manifest.json"),
     (MANIFEST, lambda _: b"{", "copy/manifest.json"),
-    (MANIFEST, lambda content: content.replace(b'"kind": "sequences"', b'"kind": "criteo"'),
+    (MANIFEST, of_another_kind,
      "--dataset_path copy criteo ratings"),
 ]  # fmt: skip
 
@@ -115,7 +120,7 @@ def change_state(folder, change):
     for file in folder.glob("step_*/manifest.json"):
         document = json.loads(file.read_text())
         change(document["state"])
-        file.write_text(json.dumps(document))
+        change_document(file, lambda _, changed=document: changed)
 
 
 def other_catalogue(folder):

@@ -22,6 +22,7 @@ from recsys.ratings.served_split import open_dataset
 from tests import harness
 from tests.bert4rec.conftest import make_program
 from tests.checkpoints import assert_same
+from tests.documents import with_checksum
 from tests.harness import assert_tells, refusal
 
 SPLIT = "temporal:0.8"
@@ -262,7 +263,7 @@ def test_another_split_than_that_of_the_training_is_refused(dataset, trained, re
     other = tmp_path / "other"
     shutil.copytree(dataset, other)
     manifest = (other / "manifest.json").read_text()
-    (other / "manifest.json").write_text(manifest.replace(SPLIT, "temporal:0.7"))
+    (other / "manifest.json").write_text(with_checksum(manifest.replace(SPLIT, "temporal:0.7")))
     text = refused(*flags, f"--dataset_path={other}")
     assert_tells(text, SPLIT, "temporal:0.7")
 

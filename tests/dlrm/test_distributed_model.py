@@ -34,6 +34,7 @@ from tests.dlrm.ranks import (
     placement_of,
     single,
 )
+from tests.documents import change_document
 from tests.harness import refusal, run_ranks
 
 pytestmark = pytest.mark.multiprocess
@@ -315,9 +316,9 @@ def test_a_part_that_is_missing_is_found_out(begun, tmp_path):
     with refusal(kind=CheckpointError, path=step / "embedding_5.1_of_2.safetensors"):
         DlrmCheckpoint.open(folder).load_into(single("joint_fused"))
     manifest = step / "manifest.json"
-    entries = json.loads(manifest.read_text())
-    del entries["files"]["embedding_5.1_of_2.safetensors"]
-    manifest.write_text(json.dumps(entries))
+    files = json.loads(manifest.read_text())["files"]
+    del files["embedding_5.1_of_2.safetensors"]
+    change_document(manifest, lambda document: document | {"files": files})
     with refusal(1, "embedding_5", 2, kind=CheckpointError, path=step):
         DlrmCheckpoint.open(folder).load_into(single("joint_fused"))
 

@@ -19,6 +19,7 @@ from tests import harness
 from tests.checkpoints import latest, rewrite
 from tests.dlrm.conftest import SMALL_MODEL, DlrmProgram, final
 from tests.dlrm.nvidia_folder import write_nvidia_folder
+from tests.documents import with_checksum
 from tests.harness import assert_tells
 
 HASHED = (*SMALL_MODEL, "--hash_indices", "--max_table_size=3")
@@ -218,7 +219,8 @@ def test_a_checkpoint_that_lost_its_settings_is_not_deployed(dataset, saved, tmp
     """Settings of another model beside the tensors, as of an edited manifest."""
     manifest = next((saved / "dcnv2").glob("step_*/manifest.json"))
     text = manifest.read_text()
-    manifest.write_text(text.replace('"interaction_op": "dcnv2"', '"interaction_op": "cat"'))
+    edited = text.replace('"interaction_op": "dcnv2"', '"interaction_op": "cat"')
+    manifest.write_text(with_checksum(edited))
     try:
         status = harness.call(deploy, f"--checkpoint={saved / 'dcnv2'}",
                               f"--repository={tmp_path / 'models'}")  # fmt: skip

@@ -5,7 +5,6 @@ Processes that train together write to one folder on a shared file system.
 """
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from recsys.data.manifest import file_checksum
 from recsys.files.durable import durable_rename, sync
+from recsys.files.json_text import signed
 from recsys.train.checkpoint import (
     FORMAT,
     FORMAT_VERSION,
@@ -81,7 +81,7 @@ def write_checkpoint(
                 "config": dict(config),
                 "files": files,
             }
-            (temporary / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n")
+            (temporary / MANIFEST_FILE).write_text(signed(manifest))
             (install or replace_folder)(temporary, path)
 
     saving.all_write(complete)

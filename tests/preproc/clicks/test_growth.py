@@ -3,7 +3,6 @@
 
 import dataclasses
 import itertools
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -19,6 +18,7 @@ from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of, semantics_of_schema
 from preproc.clicks.rules import order_keys
 from recsys.data.manifest import Manifest
+from tests.documents import change_document
 from tests.harness import assert_tells, refusal
 from tests.preproc.clicks.rows import (
     SEMANTICS,
@@ -281,10 +281,8 @@ def test_days_that_do_not_follow_each_other(tmp_path):
     flags = ("--input", logs[3], "--engine=reference")
     refused(tmp_path, *flags, tells=(made, "day_0001"))
     shutil.move(tmp_path / "aside", made / "day_0001")
-    manifest = json.loads((made / "day_0001" / "manifest.json").read_text())
-    (made / "day_0001" / "manifest.json").write_text(
-        json.dumps(manifest | {"fingerprint": "0" * 32})
-    )
+    changed = made / "day_0001" / "manifest.json"
+    change_document(changed, lambda manifest: manifest | {"fingerprint": "0" * 32})
     refused(tmp_path, *flags, tells=(made / "day_0002",))
     shutil.rmtree(made / "day_0000")
     shutil.rmtree(made / "day_0001")

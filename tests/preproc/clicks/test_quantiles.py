@@ -288,6 +288,7 @@ def test_manifests_of_earlier_releases_have_no_bins_where_none_are_recorded(tmp_
     prepare(tmp_path / "log", schema, tmp_path / "made", engine="reference")
     path = tmp_path / "made" / "manifest.json"
     manifest = json.loads(path.read_text())
+    del manifest["checksum"]
     for column in manifest["semantics"]["schema"]["columns"]:
         del column["quantiles"]
         column["bins"] = column["bins"] or []

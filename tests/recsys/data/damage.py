@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to damage a file of a dataset."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.documents import change_document, with_checksum
 
 Damage = Callable[[Path], object]
 
@@ -15,7 +16,7 @@ def edit(old: str, new: str) -> Damage:
     def damage(path: Path) -> None:
         text = path.read_text()
         assert old in text
-        path.write_text(text.replace(old, new, 1))
+        path.write_text(with_checksum(text.replace(old, new, 1)))
 
     return damage
 
@@ -46,7 +47,7 @@ def fifo(path: Path) -> None:
 
 def set_key(key: str, value: object) -> Damage:
     """Changes a key of a JSON file."""
-    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    return lambda path: change_document(path, lambda document: document | {key: value})
 
 
 def inside(name: str, damage: Damage) -> Damage:

@@ -199,7 +199,9 @@ def test_manifest(tmp_path):
         "fingerprint": xxhash.xxh3_128("".join(lines).encode()).hexdigest(),
     }
     text = (tmp_path / "manifest.json").read_text()
-    assert text == json.dumps(manifest, indent=1) + "\n"
+    before = json.dumps(manifest, indent=1).removesuffix("\n}")
+    checksum = xxhash.xxh64(before.encode()).hexdigest()
+    assert text == f'{before},\n "checksum": "{checksum}"\n}}\n'
     Manifest.load(tmp_path).save(tmp_path)
     assert (tmp_path / "manifest.json").read_text() == text
     keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)

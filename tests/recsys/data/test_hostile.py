@@ -148,6 +148,8 @@ MANIFESTS = {
     "of others": (put("{}"), "recsys-recipes dataset"),
     "of the future": (set_key("format_version", 2), 2, 1),
     "key unknown": (set_key("colour", "red"), "colour"),
+    "changed": (each(lambda path: path.write_text(path.read_text().replace("64", "63"))),),
+    "no name of a file": (set_key("files", {"\ud800": {"bytes": 1, "xxh3_128": ""}}), "files"),
     "rows negative": (set_key("rows", {"train": -1}), "rows", "{'train': -1}"),
     "file outside": (set_key("files", {"../x": {"bytes": 1, "xxh3_128": ""}}), "files", "'../x'"),
 }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damaged and foreign checkpoints and versions are refused with a line, and no traceback."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests import harness
 from tests.bert4rec.conftest import NUM_ITEMS, make_sequences, write_dataset
 from tests.checkpoints import rewrite
 from tests.dlrm.deployed import raw_checkpoint
+from tests.documents import change_document
 from tests.harness import assert_tells, refusal
 from tests.recsys.data.damage import cut, each, edit, inside, put, remove
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint
@@ -31,10 +31,7 @@ from tests.triton.conftest import deployer, script
 
 
 def edit_manifest(change):
-    def damage(file):
-        file.write_text(json.dumps(change(json.loads(file.read_text()))))
-
-    return inside("manifest.json", damage)
+    return inside("manifest.json", lambda file: change_document(file, change))
 
 
 def replace(**values):
@@ -110,6 +107,10 @@ DAMAGES = {
     "list": (manifest(b"[]"), "manifest.json"),
     "foreign": (manifest(b'{"format": "x"}'), "manifest.json"),
     "later": (replace(format_version=99), "version 99"),
+    "a digit": (
+        inside("manifest.json", lambda file: file.write_text(file.read_text().replace("7", "8", 1))),
+        "manifest.json",
+    ),
     "no state": (inside("manifest.json", edit('"state"', '"stat"')), "manifest.json keys"),
     "state": (replace(state=[]), "manifest.json state"),
     "config": (replace(config=[]), "manifest.json config"),
@@ -246,6 +247,7 @@ def test_files_without_checksums_are_not_read_whole_and_the_next_version_keeps_t
     for version in (models / "dlrm" / "1", models / "dlrm" / "2"):
         flip_a_bit(version / "weights.safetensors")
         assert ServedDlrm.open(version, torch.device("cpu"))
-        edit('"step": 7', '"step": 6')(version / "deployment.json")
+        described = version / "deployment.json"
+        described.write_text(described.read_text().replace('"step": 7', '"step": 6'))
         with refusal(version / "deployment.json", kind=DeploymentError):
             Deployment.load(version)

@@ -9,6 +9,7 @@ import torch
 from recsys.train.checkpoint import CheckpointError, read_checkpoint
 from recsys.train.saving.run_folder import CheckpointFolder
 from recsys.train.saving.write import write_checkpoint
+from tests.documents import change_document
 from tests.harness import refusal
 
 GROUPS = {"mlp": {"weight": torch.arange(6.0).view(2, 3), "count": torch.tensor(3)}}
@@ -105,10 +106,10 @@ def test_a_group_that_is_not_there_is_named(tmp_path):
 def test_a_group_that_is_whole_and_in_shards_is_refused(tmp_path):
     write_checkpoint(tmp_path / "c", GROUPS, {}, {})
     manifest = tmp_path / "c" / "manifest.json"
-    content = json.loads(manifest.read_text())
+    files = json.loads(manifest.read_text())["files"]
     shard = {"part": {"first": 0, "step": 2, "rows": 3}}
-    content["files"]["mlp.0_of_2.safetensors"] = content["files"]["mlp.safetensors"] | shard
-    manifest.write_text(json.dumps(content))
+    files["mlp.0_of_2.safetensors"] = files["mlp.safetensors"] | shard
+    change_document(manifest, lambda document: document | {"files": files})
     checkpoint = read_checkpoint(tmp_path / "c")
     for read in (checkpoint.tensors, lambda group: checkpoint.shape_of(group, "weight")):
         with refusal("mlp", "mlp.0_of_2.safetensors", kind=CheckpointError, path=manifest):
