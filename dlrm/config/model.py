@@ -8,7 +8,7 @@ from typing import Literal
 
 from recsys.data.quantiles import MOST_BINS
 from recsys.errors import UserError
-from recsys.settings import Not, joined, require_positive, setting
+from recsys.settings import Not, joined, require_below, require_positive, setting
 
 EmbeddingType = Literal["joint", "joint_fused", "joint_sparse", "multi_table"]
 EmbeddingStorage = Literal["float32", "bfloat16"]
@@ -17,6 +17,9 @@ NumericalEmbeddings = Literal["none", "bins", "piecewise_linear"]
 
 MOST_SLOTS = 1 << 31
 """Most slots of `id_statistics`: products with factors below 2^16 fit in 64 bits."""
+
+_MOST_SEEDS = 256
+"""Far more networks than one model gains by; building a million would take hours."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +108,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Refuses layer and table sizes that do not fit together."""
         require_positive(self, "embedding_dim", "dcn_low_rank_dim", "seeds")
+        require_below(self, "seeds", _MOST_SEEDS + 1)
         if self.num_numerical_features < 0:
             raise UserError(
                 f"`num_numerical_features` must be 0 or more, got {self.num_numerical_features}",

@@ -188,9 +188,14 @@ def copy_weights(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
     """Copies deployed weights into the tensors of a model.
 
     Raises:
-        DeploymentError: their names differ from those of the model.
+        DeploymentError: their names or shapes differ from those of the model.
     """
-    if differing := sorted(state.keys() ^ weights.keys()):
+    differing = sorted(
+        name
+        for name in state.keys() | weights.keys()
+        if name not in state or name not in weights or state[name].shape != weights[name].shape
+    )
+    if differing:
         raise DeploymentError(
             f"{WEIGHTS_FILE} and the model of {DEPLOYMENT_FILE} differ in {show_names(differing)}; "
             "deploy the checkpoint again"

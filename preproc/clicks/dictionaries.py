@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preproc.clicks.schema.row_format import KeyType
+from preproc.files.errors import PreprocError
 from preproc.files.workspace import atomic_file
 from recsys.data.growing.categories import DICTIONARY_FOLDER, reused_path
 from recsys.data.positioned_io import map_array
@@ -159,10 +160,29 @@ class Dictionaries:
         return [self.load_column(column) for column in range(len(self.key_types))]
 
     def load_column(self, column: int) -> Keys:
-        """Memory-maps the categories of a column, in id order."""
-        key_type = self.key_types[column]
-        ends = map_array(self.ends_path(column), _END) if key_type == "text" else None
-        return Keys(key_type, map_array(self.path(column), np.dtype(_DTYPES[key_type])), ends)
+        """Memory-maps the categories of a column, in id order.
+
+        Raises:
+            PreprocError: a file cannot be read, or is not a dictionary.
+        """
+        path, key_type, ends = self.path(column), self.key_types[column], None
+        try:
+            values = map_array(path, np.dtype(_DTYPES[key_type]))
+            if key_type == "text":
+                ends = map_array(self.ends_path(column), _END)
+        except OSError as error:
+            raise PreprocError(
+                f"{error.filename}: cannot be read as a dictionary ({error.strerror}); get the "
+                "dataset again",
+                path=path,
+            ) from error
+        if ends is not None and (ends[-1:].sum() != len(values) or np.any(ends[1:] < ends[:-1])):
+            raise PreprocError(
+                f"{self.ends_path(column)}: its ends of texts do not fit {path}; get the dataset "
+                "again",
+                path=self.ends_path(column),
+            )
+        return Keys(key_type, values, ends)
 
     def save(self, column: int, keys: Keys) -> None:
         """Writes the dictionary of a column."""

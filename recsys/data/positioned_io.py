@@ -146,7 +146,7 @@ def map_array(
         offset: bytes before the first value.
 
     Raises:
-        OSError: the file cannot be opened or mapped.
+        OSError: the file cannot be opened or mapped, or does not hold whole values.
         ValueError: the file is too small.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -154,6 +154,9 @@ def map_array(
         size = os.fstat(fd).st_size
         if size == 0:
             return np.empty((0,) if shape is None else shape, dtype)
+        if shape is None and (size - offset) % dtype.itemsize:
+            text = f"its {size:,} bytes are not whole values of {dtype.itemsize} bytes"
+            raise OSError(errno.EINVAL, text, str(path))
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)

@@ -6,6 +6,7 @@ YAML aliases) prints one short line.
 """
 
 import dataclasses
+import re
 import reprlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from recsys.files.json_text import parse_json
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
+_NO_NAME = re.compile("[\0\ud800-\udfff]")
+"""Characters that no name of a file has."""
 
 ID_DTYPES = ("int8", "int16", "int32")
 
@@ -227,6 +230,5 @@ def _chunk(where: str, chunk: object) -> tuple[tuple[str, ...], str]:
 def is_inside(name: str) -> bool:
     """Returns whether a relative path stays below its folder."""
     path = Path(name)
-    return (
-        bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
-    )
+    is_below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+    return is_below and not _NO_NAME.search(name)

@@ -10,19 +10,14 @@ import pytest
 
 from tests import harness
 from tests.dlrm.deployed import raw_checkpoint
-from tests.harness import REPOSITORY
+from tests.dlrm.native_sources import CSRC, INSTRUCTION_SETS
 from tests.recsys.serve.checkpoints import without_checksums
 from tests.tools import AARCH64_COMPILER, AARCH64_EMULATOR, needs
 from tests.triton.conftest import deployer
 
-CSRC = REPOSITORY / "dlrm" / "serve" / "csrc"
 DRIVERS = Path(__file__).with_name("native_drivers")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 FLAGS = ("-std=c++17", "-O0", "-g1", "-I.", "-pthread", "-Wno-psabi")
-INSTRUCTION_SETS = {
-    "serving_kernels_avx2.cpp": ("-mavx2", "-mfma", "-mf16c"),
-    "serving_kernels_avx512.cpp": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
-}
 
 pytestmark = [
     pytest.mark.release,

@@ -107,42 +107,61 @@ def _zstd_frames(path: Path, kind: StreamFormat, file: IO[bytes]) -> Iterator[by
 
     size = os.fstat(file.fileno()).st_size
     while (begin := file.tell()) < size:
+        frame, held = _Frame(file), 0
         try:
-            frame = pa.PythonFile(_Pieces(_frame(file)), "r")
-            with pa.CompressedInputStream(frame, "zstd") as text:
+            pieces = pa.PythonFile(_Pieces(frame.pieces()), "r")
+            with pa.CompressedInputStream(pieces, "zstd") as text:
                 while block := text.read(BLOCK_BYTES):
+                    held += len(block)
                     yield block
+            # Its streaming decoder does not compare these if the last block is empty.
+            if frame.text_bytes not in (None, held):
+                raise OSError(f"{held:,} bytes of text, but its header says {frame.text_bytes:,}")
         except OSError as error:
             raise _damaged(path, kind, begin, str(error)) from error
 
 
-def _frame(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields the bytes of one frame, whose end is found from its headers.
+class _Frame:
+    """A frame, whose end is found from its headers.
 
     Arrow's decoder treats all frames of a file as one, so it could not report which one is damaged.
+
+    Attributes:
+        text_bytes: length of the text by the header; None if it does not say, or was not read.
     """
-    yield (magic := file.read(4))
-    if magic in SKIPPABLE_MAGICS:
-        yield (length := file.read(4))
-        left = int.from_bytes(length, "little")
-        while data := file.read(min(left, _READ_BYTES)):
-            left -= len(data)
-            yield data
-        return
-    if magic != ZSTD_MAGIC:
-        yield file.read(_READ_BYTES)  # the decoder refuses these bytes
-        return
-    yield (descriptor := file.read(1))
-    flags = descriptor[0] if descriptor else 0
-    is_single, has_checksum = flags >> 5 & 1, flags >> 2 & 1
-    size_bytes = (is_single, 2, 4, 8)[flags >> 6]
-    yield file.read((not is_single) + (0, 1, 2, 4)[flags & 3] + size_bytes)
-    is_last = False
-    while not is_last and len(header := file.read(3)) == 3:
-        number = int.from_bytes(header, "little")
-        is_last, repeats = bool(number & 1), number >> 1 & 3 == 1
-        yield header + file.read(1 if repeats else number >> 3)
-    yield file.read(4 * has_checksum)
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.text_bytes: int | None = None
+        self._file = file
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yields the bytes of the frame."""
+        file = self._file
+        yield (magic := file.read(4))
+        if magic in SKIPPABLE_MAGICS:
+            yield (length := file.read(4))
+            left = int.from_bytes(length, "little")
+            while data := file.read(min(left, _READ_BYTES)):
+                left -= len(data)
+                yield data
+            return
+        if magic != ZSTD_MAGIC:
+            yield file.read(_READ_BYTES)  # the decoder refuses these bytes
+            return
+        yield (descriptor := file.read(1))
+        flags = descriptor[0] if descriptor else 0
+        is_single, has_checksum = flags >> 5 & 1, flags >> 2 & 1
+        size_bytes = (is_single, 2, 4, 8)[flags >> 6]
+        yield file.read((not is_single) + (0, 1, 2, 4)[flags & 3])
+        if size_bytes:
+            yield (size := file.read(size_bytes))
+            self.text_bytes = int.from_bytes(size, "little") + (256 if size_bytes == 2 else 0)
+        is_last = False
+        while not is_last and len(header := file.read(3)) == 3:
+            number = int.from_bytes(header, "little")
+            is_last, repeats = bool(number & 1), number >> 1 & 3 == 1
+            yield header + file.read(1 if repeats else number >> 3)
+        yield file.read(4 * has_checksum)
 
 
 class _Pieces(io.RawIOBase):

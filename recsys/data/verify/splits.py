@@ -2,7 +2,7 @@
 """Reads every split in each of its formats; checks rows and counts, and compares the formats."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,14 @@ def check_splits(
         DatasetError: no split can be read.
     """
     splits: dict[str, SplitStatistics] = {}
+    document = root / SPEC_FILE
+    declared = spec_document.declared_dtypes(document) if document.is_file() else {}
     for split in SPLIT_FOLDERS:
         problems = len(findings.problems)
         readers = _open_readers(root, split, spec, findings)
         for reader in readers:
             if reader.layout is not None:
-                _check_layout(root, split, reader, findings)
+                _check_layout(split, reader, declared, findings)
             first = splits.get(split)
             this = SplitStatistics(reader, is_compared=len(readers) > 1, first=first)
             _read(split, reader, this, quick, findings)
@@ -99,7 +101,9 @@ def _open_readers(root: Path, split: str, spec: FeatureSpec, findings: Findings)
     return readers
 
 
-def _check_layout(root: Path, split: str, reader: RowReader, findings: Findings) -> None:
+def _check_layout(
+    split: str, reader: RowReader, declared: Mapping[str, str], findings: Findings
+) -> None:
     """Compares the files and types of split binary with the spec."""
     layout = reader.layout
     assert layout is not None
@@ -117,8 +121,6 @@ def _check_layout(root: Path, split: str, reader: RowReader, findings: Findings)
         )
     if layout.flavour == "wide" or not reader.num_rows:
         return
-    document = root / SPEC_FILE
-    declared = spec_document.declared_dtypes(document) if document.is_file() else {}
     rules = {
         f.name: (categorical_file(i), f.dtype.name) for i, f in enumerate(reader.spec.categorical)
     }

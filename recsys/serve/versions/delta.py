@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
 from recsys.files.durable import whole_file
+from recsys.files.json_text import parse_json
 from recsys.serve.manifest import DEPLOYMENT_FILE, WEIGHTS_FILE, Deployment
 from recsys.serve.versions.policy import policy_of, served_versions
 from recsys.serve.versions.repository import CONFIGS, ModelRepository
@@ -113,10 +114,10 @@ def read_delta(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, "numpy") as file:
             text = (file.metadata() or {}).get("delta", "{}")
-        described: dict[str, Any] = json.loads(text)
+        described: dict[str, Any] = parse_json(text)
     except (OSError, ValueError, SafetensorError) as error:
         raise DeltaError(f"{path}: cannot be read as a delta: {error}", path=path) from error
-    if described.get("format") != FORMAT:
+    if not isinstance(described, dict) or described.get("format") != FORMAT:
         raise DeltaError(
             f"{path}: is not a delta of this release; `recsys-recipes deploy --delta` makes one",
             path=path,
