@@ -27,7 +27,7 @@ from tests.fuzz.worker import runner, scratch
 _ROOT = Path(__file__).parents[2]
 _FOUND = _ROOT / "build" / "fuzz"
 _FAULTS = _FOUND / "faults"
-_LIMITS = ("-timeout=60", "-rss_limit_mb=6000", "-max_len=4096", "-len_control=20")
+_LIMITS = ("-timeout=60", "-rss_limit_mb=6000", "-max_len=4096", "-len_control=0")
 """An input that takes a minute, or six gigabytes, is a fault."""
 
 
@@ -64,7 +64,8 @@ def fuzz(name: str, seconds: float, seed: int) -> bool:
         print(f"{line}, no fault", flush=True)
         return True
     print(f"{line}, a fault: {', '.join(map(str, found)) or 'see below'}", flush=True)
-    print("\n".join((done.stdout + done.stderr).splitlines()[-60:]), flush=True)
+    told = (line for line in (done.stderr + done.stdout).splitlines() if line[:1] not in "#I0M")
+    print("\n".join([*told][-40:]), flush=True)
     return False
 
 

@@ -122,7 +122,29 @@ def read_delta(path: Path) -> dict[str, Any]:
             f"{path}: is not a delta of this release; `recsys-recipes deploy --delta` makes one",
             path=path,
         )
+    if not _is_whole(described):
+        raise _damaged(path, "its description is malformed")
     return described
+
+
+def _is_whole(described: Mapping[str, Any]) -> bool:
+    """Returns whether a description has what is read of it, and names only files of a version."""
+    files = [described.get(key) for key in ("earlier", "later")]
+    sizes = [described.get(f"{key}_sizes") for key in ("earlier", "later")]
+    return all(
+        isinstance(checksums, dict)
+        and DEPLOYMENT_FILE in checksums
+        and all(isinstance(checksum, str) for checksum in checksums.values())
+        and all(Path(name).name == name != ".." for name in checksums)
+        for checksums in files
+    ) and all(
+        isinstance(rows, list) and all(type(count) is int and count >= 0 for count in rows)
+        for rows in sizes
+    )
+
+
+def _damaged(path: Path, reason: str) -> DeltaError:
+    return DeltaError(f"{path}: {reason}: the delta is damaged; get it again", path=path)
 
 
 def find_earlier(delta: Path, versions: Sequence[Path]) -> Path:
@@ -166,9 +188,28 @@ def apply_delta(
     """
     described = read_delta(delta)
     later: dict[str, str] = described["later"]
+    try:
+        _write_files(delta, earlier, folder, described, grown or {})
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise _damaged(delta, f"its tensors do not fit the earlier version ({error})") from error
+    except SafetensorError as error:
+        raise _damaged(delta, str(error)) from error
+    wrong = [name for name, checksum in _checksums(folder).items() if later[name] != checksum]
+    if wrong:
+        raise _damaged(delta, f"{wrong[0]} does not become that of the later version")
+
+
+def _write_files(
+    delta: Path,
+    earlier: Path,
+    folder: Path,
+    described: Mapping[str, Any],
+    grown: Mapping[str, Grown],
+) -> None:
+    """Writes the files of the later version; errors of damaged tensors are Python's and numpy's."""
     with safe_open(delta, "numpy") as file:
         names = list(file.keys())
-        for name in later:
+        for name in described["later"]:
             added = {
                 n.removeprefix(f"{_GROWN}{name}:"): file.get_tensor(n)
                 for n in names
@@ -177,19 +218,12 @@ def apply_delta(
             if f"{_FILE}{name}" in names:
                 file.get_tensor(f"{_FILE}{name}").tofile(folder / name)
             elif added:
-                (grown or {})[name].extend(earlier / name, added, folder / name)
+                grown[name].extend(earlier / name, added, folder / name)
             elif name == WEIGHTS_FILE and any(n.startswith((_ROWS, _TENSOR)) for n in names):
                 sizes = (described["earlier_sizes"], described["later_sizes"])
                 _write_weights(file, names, earlier / name, folder / name, *sizes)
             else:
                 shutil.copyfile(earlier / name, folder / name)
-    wrong = [name for name, checksum in _checksums(folder).items() if later[name] != checksum]
-    if wrong:
-        raise DeltaError(
-            f"{delta}: {wrong[0]} does not become that of the later version: the delta is damaged; "
-            "get it again",
-            path=delta,
-        )
 
 
 def add_version(

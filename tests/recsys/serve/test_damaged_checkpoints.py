@@ -108,7 +108,9 @@ DAMAGES = {
     "foreign": (manifest(b'{"format": "x"}'), "manifest.json"),
     "later": (replace(format_version=99), "version 99"),
     "a digit": (
-        inside("manifest.json", lambda file: file.write_text(file.read_text().replace("7", "8", 1))),
+        inside(
+            "manifest.json", lambda file: file.write_text(file.read_text().replace("7", "8", 1))
+        ),
         "manifest.json",
     ),
     "no state": (inside("manifest.json", edit('"state"', '"stat"')), "manifest.json keys"),
