@@ -277,6 +277,9 @@ sbom: wheel  ## bill of materials of the compiled wheel in dist/
 		"$$(grep '^torch==' requirements.txt)" $(DIST)/*-manylinux_2_28_*.whl
 	$(CYCLONEDX) $$(echo $(DIST)/*.tar.gz | sed 's/tar.gz$$/cdx.json/') $(SBOM_USER)/bin/python
 
+locked: setup  ## versions and hashes of all packages, for pip install --require-hashes
+	$(BIN)/python release/lock.py requirements.txt build/requirements.lock
+
 release: setup  ## build, check and sign off wheels, bill of materials and images of a release
 	$(BIN)/python release/release.py check
 	$(MAKE) sbom
