@@ -139,24 +139,24 @@ def _read_sequences(root: Path) -> None:
 
 
 _EXPECTED = (UserError,)
-_CLICKS = Folder(_write_clicks, _read_clicks, _repair, _EXPECTED)
-_PREPARED = Folder(_write_prepared, _read_prepared, _repair, _EXPECTED)
-_SEQUENCES = Folder(_write_sequences, _read_sequences, _repair, _EXPECTED)
+CLICKS = Folder(_write_clicks, _read_clicks, _repair, _EXPECTED)
+PREPARED = Folder(_write_prepared, _read_prepared, _repair, _EXPECTED)
+SEQUENCES = Folder(_write_sequences, _read_sequences, _repair, _EXPECTED)
 
 
 def click_datasets(folder: Path, data: bytes) -> None:
     """Reads split binary, parquet and records."""
-    _CLICKS.check(folder, data)
+    CLICKS.check(folder, data)
 
 
 def prepared_datasets(folder: Path, data: bytes) -> None:
     """Reads a dataset of a schema, its lists, dictionaries and statistics."""
-    _PREPARED.check(folder, data)
+    PREPARED.check(folder, data)
 
 
 def sequence_datasets(folder: Path, data: bytes) -> None:
     """Reads sequences and the maps of users and items."""
-    _SEQUENCES.check(folder, data)
+    SEQUENCES.check(folder, data)
 
 
 TARGETS = tuple(map(Target, (click_datasets, prepared_datasets, sequence_datasets)))

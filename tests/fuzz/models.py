@@ -99,32 +99,32 @@ def _read_delta(root: Path) -> None:
     apply_delta(root / "delta.safetensors", root / "1", made)
 
 
-_DLRM = Folder(lambda root: dlrm_checkpoint(root), _read_dlrm, _repair_checkpoint, (UserError,))
-_BERT4REC = Folder(
+DLRM = Folder(lambda root: dlrm_checkpoint(root), _read_dlrm, _repair_checkpoint, (UserError,))
+BERT4REC = Folder(
     lambda root: bert4rec_checkpoint(root), _read_bert4rec, _repair_checkpoint, (UserError,)
 )
-_VERSION = Folder(_write_version, _read_version, _repair_version, (UserError,))
-_DELTA = Folder(_write_delta, _read_delta, lambda root: None, (UserError, OSError))
+VERSION = Folder(_write_version, _read_version, _repair_version, (UserError,))
+DELTA = Folder(_write_delta, _read_delta, lambda root: None, (UserError, OSError))
 
 
 def dlrm_checkpoints(folder: Path, data: bytes) -> None:
     """Opens and loads the checkpoint of a DLRM."""
-    _DLRM.check(folder, data)
+    DLRM.check(folder, data)
 
 
 def bert4rec_checkpoints(folder: Path, data: bytes) -> None:
     """Opens and loads the checkpoint of a BERT4Rec."""
-    _BERT4REC.check(folder, data)
+    BERT4REC.check(folder, data)
 
 
 def deployed_versions(folder: Path, data: bytes) -> None:
     """Opens a deployed version by the native backend and by the Python one, and asks it."""
-    _VERSION.check(folder, data)
+    VERSION.check(folder, data)
 
 
 def deltas(folder: Path, data: bytes) -> None:
     """Applies a damaged delta to a damaged version."""
-    _DELTA.check(folder, data)
+    DELTA.check(folder, data)
 
 
 TARGETS = tuple(map(Target, (dlrm_checkpoints, bert4rec_checkpoints, deployed_versions, deltas)))

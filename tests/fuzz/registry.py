@@ -8,6 +8,8 @@ from tests.fuzz.target import Target
 MODULES: dict[str, tuple[str, ...]] = {
     "streams": ("streams",),
     "logs": ("logs",),
+    "ratings": ("ratings",),
+    "tables": ("tables",),
     "datasets": ("click_datasets", "prepared_datasets", "sequence_datasets"),
     "texts": ("schemas", "presets", "json_requests", "histories", "model_configs"),
     "models": ("dlrm_checkpoints", "bert4rec_checkpoints", "deployed_versions", "deltas"),
