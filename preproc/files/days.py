@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from preproc.files.errors import PreprocError
+from preproc.files.workspace import Workspace
 from recsys.data.growing.days import day_folder, find_days, load_history
 from recsys.data.manifest import MANIFEST_FILE
 
@@ -28,6 +29,8 @@ def next_day(folder: Path) -> tuple[Path, Path | None]:
         )
     days = find_days(folder)
     last = max(days, default=-1)
+    if days:
+        Workspace(days[last], None).finish_publishing()
     return day_folder(folder, last + 1), days.get(last)
 
 

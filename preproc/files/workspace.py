@@ -18,7 +18,7 @@ import xxhash
 from preproc.files import output as dataset_output
 from preproc.files.errors import PreprocError
 from recsys.data.feature_spec import SPEC_FILE
-from recsys.data.manifest import MANIFEST_FILE
+from recsys.data.manifest import MANIFEST_FILE, file_checksum
 from recsys.errors import show_names
 from recsys.files.durable import sync_tree
 from recsys.files.held import hold_folder
@@ -27,6 +27,8 @@ from recsys.interruption import interrupted_after
 _TEMPORARY = ".tmp"
 _ATTEMPT = "attempt-"
 _LOCK = "lock"
+_PUBLISHED = "published"
+"""Checksum of the manifest that a run is about to publish."""
 
 
 def settings_key(settings: object) -> str:
@@ -120,7 +122,8 @@ class Workspace:
         if work_dir is not None:
             root = dataset_output.real_path("work_dir", work_dir)
         self.root = root
-        self._own_folders = [self.staging] if work_dir is not None else [self.staging, root]
+        # Staging last: it says that the dataset was published, see `publish`.
+        self._own_folders = [self.staging] if work_dir is not None else [root, self.staging]
 
     @contextlib.contextmanager
     def locked(self, *, resumable: bool = True) -> Iterator["Workspace"]:
@@ -170,6 +173,8 @@ class Workspace:
         """
         sync_tree(dataset)
         with interrupted_after():
+            # So that the next run knows whether the folders of a run that is killed are done with.
+            (self.staging / _PUBLISHED).write_text(file_checksum(dataset / MANIFEST_FILE))
             others = dataset_output.replace_dataset(dataset, self.output, self.staging)
             self.clear()
         if others:
@@ -179,11 +184,22 @@ class Workspace:
             )
 
     def finish_publishing(self) -> None:
-        """Moves the rest of a dataset if an earlier run was killed while publishing."""
+        """Completes what an earlier run left if it was killed while publishing or after it."""
         if dataset_output.is_set_aside(self.staging):
             with self.locked():
                 dataset_output.fill(self.output, self.staging)
                 self.clear()
+        elif self._is_published():
+            with self.locked():
+                self.clear()
+
+    def _is_published(self) -> bool:
+        """Returns whether the output is the dataset of the run that made the folders."""
+        try:
+            expected = (self.staging / _PUBLISHED).read_text()
+            return expected == file_checksum(self.output / MANIFEST_FILE)
+        except FileNotFoundError:
+            return self.staging.is_dir() and not self._has_work()
 
     def check_own(self) -> None:
         """Refuses work folders that exist but were not made by a run.
@@ -228,8 +244,9 @@ class Workspace:
             for path in folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
-                elif path.name != _LOCK:
+                elif path.name not in (_LOCK, _PUBLISHED):
                     path.unlink()
+            (folder / _PUBLISHED).unlink(missing_ok=True)
             shutil.rmtree(folder)
 
     def used_bytes(self) -> dict[Path, int]:

@@ -181,3 +181,23 @@ def test_the_next_command_makes_what_it_would_make_alone(
     harness.python(*killed, *flags, status=-signal.SIGKILL)
     assert not places["output"].exists()
     assert prepare(folder, second | places) == undisturbed(second)
+
+
+@pytest.mark.release
+@_UNLESS_BUILT
+def test_a_kill_at_any_rename_or_removal_leaves_nothing_once_the_next_run_has_ended(tmp_path):
+    """The next run finishes the dataset, or finds it and removes the folders of the killed one."""
+    logs = write_days(tmp_path / "logs", days=2, rows=300)
+    kills = 0
+    while True:
+        folder = tmp_path / f"killed_{kills}"
+        folder.mkdir()
+        command = (f"--input={logs}", f"--output={folder / 'made'}", "--progress=none")
+        kills += 1
+        killed = ("-m", "tests.killed_at", kills, "preproc.clicks", *command)
+        if harness.python(*killed, status=None).returncode == 0:
+            break
+        again = harness.python("-m", "preproc.clicks", *command, status=None)
+        assert again.returncode == 0 or "--overwrite" in again.stderr
+        assert [path.name for path in folder.iterdir()] == ["made"], kills
+    assert kills > 20
