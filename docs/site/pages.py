@@ -15,7 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
-BESIDE_DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "triton/README.md")
+BESIDE_DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "triton/README.md")
 
 
 class NotebookFile(File):
