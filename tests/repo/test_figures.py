@@ -259,10 +259,11 @@ SOURCES = {
     "docs/image.md": (1, "docs/flags.md"),
     "docs/training_input.md": (1, "docs/flags.md"),
     "docs/kernels.md": (2, "tests/fake_cuda/test_budget.py", f"{RECORDS}gpu_training.jsonl"),
+    "docs/reliability.md": (1, "tests/fuzz/__main__.py"),
     "docs/several_devices.md": (3, "tests/dlrm/test_placement.py", "docs/log.md"),
 }
-"""Document -> its tables of figures that no report fills, and where these are from: records, a test
-that computes them, the flags, or the log, which has the figures of programs that are gone. Two of
+"""Document -> its tables of figures that no report fills, and where these are from: records, a test or
+program that computes them, the flags, or the log, which has the figures of programs that are gone. Two of
 docs/bert4rec.md are what others publish."""
 
 
