@@ -262,9 +262,9 @@ SOURCES = {
     "docs/reliability.md": (1, "tests/fuzz/__main__.py"),
     "docs/several_devices.md": (3, "tests/dlrm/test_placement.py", "docs/log.md"),
 }
-"""Document -> its tables of figures that no report fills, and where these are from: records, a test or
-program that computes them, the flags, or the log, which has the figures of programs that are gone. Two of
-docs/bert4rec.md are what others publish."""
+"""Document -> its tables of figures that no report fills, and where these are from: records, a test
+or program that computes them, the flags, or the log, which has the figures of programs that are
+gone. Two of docs/bert4rec.md are what others publish."""
 
 
 def tables_of_figures(text):
