@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damaged checkpoints, deployed versions and deltas."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
 from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
+from recsys.files.json_text import is_intact, signed
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.versions.delta import apply_delta, read_delta, write_delta
 from recsys.train.checkpoint import MANIFEST_FILE
@@ -25,14 +25,17 @@ _CPU = torch.device("cpu")
 
 
 def _repair_checkpoint(root: Path) -> None:
+    """Makes the manifest agree with the files, unless it was damaged itself."""
     document = load_json(root / MANIFEST_FILE)
     entries = document.get("files")
+    if not document or not is_intact((root / MANIFEST_FILE).read_text()):
+        return
+    del document["checksum"]
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         path = root / name
         if isinstance(entry, dict) and path.is_file():
             entry |= {"bytes": path.stat().st_size, "xxh3_128": file_checksum(path)}
-    if document:
-        replace(root / MANIFEST_FILE, json.dumps(document).encode())
+    replace(root / MANIFEST_FILE, signed(document).encode())
 
 
 def _read_dlrm(root: Path) -> None:
@@ -74,22 +77,14 @@ def _read_version(root: Path) -> None:
 
 
 def _write_delta(root: Path) -> None:
-    earlier, later = root / "1", root / "2"
-    _write_version_at(earlier, root, 1.0)
-    _write_version_at(later, root, 2.0)
-    write_delta(earlier, later, root / "delta.safetensors")
-    shutil.rmtree(later)
-
-
-def _write_version_at(folder: Path, root: Path, scale: float) -> None:
-    checkpoint, model = dlrm_checkpoint(root.with_name(f"{root.name}_{scale}"))
-    del model
-    made = deploy_checkpoint(
-        checkpoint,
-        root.with_name(f"{root.name}_models_{scale}"),
-        serving=ServingSettings(backend="native"),
-    )
-    made.folder.rename(folder)
+    """Writes a version, and the delta of a later one whose tables have more rows."""
+    for number, sizes in ((1, (5, 200)), (2, (6, 250))):
+        checkpoint, _ = dlrm_checkpoint(root.with_name(f"{root.name}_checkpoint_{number}"), sizes)
+        models = root.with_name(f"{root.name}_models_{number}")
+        serving = ServingSettings(backend="native")
+        deploy_checkpoint(checkpoint, models, serving=serving).folder.rename(root / str(number))
+    write_delta(root / "1", root / "2", root / "delta.safetensors")
+    shutil.rmtree(root / "2")
 
 
 def _read_delta(root: Path) -> None:
