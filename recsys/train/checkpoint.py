@@ -282,12 +282,13 @@ class Checkpoint:
         """Returns a whole number of the state.
 
         Raises:
-            CheckpointError: it is not a whole number, or it is missing and has no default.
+            CheckpointError: it is not a whole number from 0, or it is missing and has no default.
         """
         value = self.state.get(name, default)
-        if type(value) is not int:
+        if type(value) is not int or value < 0:
             raise CheckpointError(
-                f"{self.path / MANIFEST_FILE}: state {name} must be an integer, got {value!r}",
+                f"{self.path / MANIFEST_FILE}: state {name} must be an integer from 0, got "
+                f"{value!r}",
                 path=self.path / MANIFEST_FILE,
             )
         return value

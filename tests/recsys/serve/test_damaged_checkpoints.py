@@ -134,6 +134,7 @@ DAMAGES = {
 }
 DAMAGES_OF_WEIGHTS = {
     "steps": (replace_all("state", "x"), "manifest.json 'x'"),
+    "fewer than none": (replace_all("state", -(2**63)), f"manifest.json {-(2**63)}"),
     "cut": (of_weights(cut_and_agree), "{weights} header"),
     "short": (of_weights(cut(1)), "{weights}"),
     "bit": (of_weights(flip_a_bit), "{weights} manifest.json"),
