@@ -6,23 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from recsys.files.json_text import signed
-
-_CHECKSUM = ',\n "checksum": "'
+from recsys.files import json_text
 
 
 def change_document(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Changes a JSON document, and gives it a checksum that agrees."""
     document = json.loads(path.read_text())
     document.pop("checksum", None)
-    path.write_text(signed(change(document)))
+    path.write_text(json_text.signed(change(document)))
 
 
 def with_checksum(text: str) -> str:
     """Returns an edited text with a checksum that agrees, if it has one."""
-    body, found, _ = text.rpartition(_CHECKSUM)
-    if not found:
-        return text
-    return f'{body}{_CHECKSUM}{xxhash.xxh64_hexdigest(body.encode())}"\n}}\n'
+    body, found, _ = text.rpartition(json_text._CHECKSUM)
+    return json_text._with_checksum(body) if found else text

@@ -179,12 +179,13 @@ class Manifest:
                 "update the code or prepare the dataset again",
                 path=path,
             )
-        if document.pop("checksum", None) is not None and not is_intact(path.read_text()):
+        if "checksum" in document and not is_intact(path.read_text()):
             raise DatasetError(
                 f"{path}: its checksum differs from its text, which was changed after the dataset "
                 "was prepared; get the file again, or prepare the dataset again",
                 path=path,
             )
+        document.pop("checksum", None)
         names = {f.name for f in dataclasses.fields(cls)}
         wrong = sorted((names ^ document.keys()) - _OPTIONAL)
         if wrong:

@@ -84,7 +84,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replay", type=Path, help="an input to run once")
     options = parser.parse_args(arguments)
-    targets = options.targets or EVERY
+    every = EVERY if compiled.compiler() else NAMES
+    targets = options.targets or every
     if unknown := {*targets} - {*EVERY}:
         parser.error(f"unknown targets {', '.join(sorted(unknown))}")
     if options.replay is not None:
@@ -94,6 +95,8 @@ def main(arguments: Sequence[str]) -> int:
             traceback.print_exc()
             return 1
         return 0
+    if not options.targets and every is NAMES:
+        print(f"not run without clang++: {', '.join(compiled.NAMES)}", flush=True)
     seconds = 60 * options.minutes / len(targets)
     results = [fuzz(name, seconds, options.seed) for name in targets]
     return 0 if all(results) else 1

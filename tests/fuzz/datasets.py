@@ -15,7 +15,7 @@ from preproc.ratings.pipeline import prepare as prepare_ratings
 from recsys.data.errors import DatasetError
 from recsys.data.feature_spec import FeatureSpec
 from recsys.data.formats.records import BinaryRecordsReader
-from recsys.data.manifest import MANIFEST_FILE, Manifest, file_checksum, fingerprint
+from recsys.data.manifest import MANIFEST_FILE, Manifest
 from recsys.data.parquet import ParquetReader
 from recsys.data.row_reader import RowReader
 from recsys.data.sequences.files import read_item_map, read_sequences, read_user_map
@@ -23,32 +23,12 @@ from recsys.data.sequences.titles import read_titles
 from recsys.data.split_binary import SplitBinaryReader
 from recsys.data.verify.run import verify
 from recsys.errors import UserError
-from recsys.files.json_text import is_intact, signed
-from tests.fuzz.folders import Folder, load_json, replace
+from recsys.files.json_text import is_intact
+from tests.fuzz.folders import Folder, repair_manifest
 from tests.fuzz.target import Target
 from tests.preproc.clicks import schema_log
 from tests.preproc.clicks.rows import run
 from tests.recsys.data.datasets import write_dataset
-
-
-def _repair(root: Path) -> None:
-    """Makes the manifest agree with the files."""
-    document = load_json(root / MANIFEST_FILE)
-    entries = document.get("files")
-    if not document or not is_intact((root / MANIFEST_FILE).read_text()):
-        return
-    del document["checksum"]
-    if not isinstance(entries, dict):
-        return
-    for name, entry in entries.items():
-        path = root / name
-        if isinstance(entry, dict) and path.is_file():
-            entry |= {"bytes": path.stat().st_size, "xxh3_128": file_checksum(path)}
-    try:
-        document["fingerprint"] = fingerprint(entries)
-    except (KeyError, TypeError, AttributeError):
-        return
-    replace(root / MANIFEST_FILE, signed(document).encode())
 
 
 def _each(*readers: Callable[[], object]) -> None:
@@ -139,9 +119,9 @@ def _read_sequences(root: Path) -> None:
 
 
 _EXPECTED = (UserError,)
-CLICKS = Folder(_write_clicks, _read_clicks, _repair, _EXPECTED)
-PREPARED = Folder(_write_prepared, _read_prepared, _repair, _EXPECTED)
-SEQUENCES = Folder(_write_sequences, _read_sequences, _repair, _EXPECTED)
+CLICKS = Folder(_write_clicks, _read_clicks, repair_manifest, _EXPECTED)
+PREPARED = Folder(_write_prepared, _read_prepared, repair_manifest, _EXPECTED)
+SEQUENCES = Folder(_write_sequences, _read_sequences, repair_manifest, _EXPECTED)
 
 
 def click_datasets(folder: Path, data: bytes) -> None:

@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys.data.manifest import file_checksum, fingerprint
+from recsys.files.json_text import is_intact, signed
 from tests.fuzz.documents import edited_json, edited_yaml
 from tests.fuzz.target import Draws
 
@@ -175,10 +177,20 @@ _EDITS: dict[str, Callable[[Draws, bytes], bytes]] = {
 }
 
 
-def load_json(path: Path) -> Any:
-    """Returns a JSON object; empty if the file is damaged."""
+def repair_manifest(root: Path) -> None:
+    """Makes the manifest of a folder agree with its files, unless it was damaged itself."""
+    path = root / "manifest.json"
     try:
-        document = json.loads(path.read_bytes())
+        text = path.read_text()
+        document = json.loads(text)
     except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        return
+    if not is_intact(text):
+        return
+    del document["checksum"]
+    for name, entry in document["files"].items():
+        if (root / name).is_file():
+            entry |= {"bytes": (root / name).stat().st_size, "xxh3_128": file_checksum(root / name)}
+    if "fingerprint" in document:  # of a dataset
+        document["fingerprint"] = fingerprint(document["files"])
+    replace(path, signed(document).encode())

@@ -12,14 +12,12 @@ from typing import Any
 
 import yaml
 
-from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.rules import ClicksSemantics
-from recsys.data.manifest import QUARANTINE_FILE
 from recsys.errors import UserError
 from tests.fuzz.target import Draws, Target
 from tests.preproc.clicks import schema_log
-from tests.preproc.clicks.rows import run
+from tests.preproc.clicks.rows import outcome
 
 _VALUES = (
     *("", "n/a", "0", "1", "-1", "7", "007", "7.0", "+7", "-0", "1e3", ".5", "5.", "-.5e-3", "1,5"),
@@ -117,21 +115,6 @@ def _semantics(document: str) -> ClicksSemantics | None:
             return None
 
 
-def _outcome(folder: Path, engine: str, **settings: object) -> str:
-    output = folder / engine
-    small = NativeSettings(unit_bytes=777, table_bytes=1) if engine == "native" else None
-    try:
-        made = run(
-            folder / "logs", output, engine, small, schema=folder / "schema.yaml", **settings
-        )
-    except UserError as error:
-        assert not output.exists()
-        return f"refused: {error}".replace(str(folder), "")
-    quarantine = output / QUARANTINE_FILE
-    rejected = quarantine.read_text() if quarantine.exists() else ""
-    return f"{made.fingerprint} {made.rows} {made.rejected}\n{rejected}"
-
-
 def logs(folder: Path, data: bytes) -> None:
     """Prepares a log by the kernel and by the reference."""
     draws = Draws(data)
@@ -148,7 +131,12 @@ def logs(folder: Path, data: bytes) -> None:
     formats = (("split",), ("parquet",), ("split", "parquet"))
     settings = {"format": draws.pick(formats[: 1 if has_lists else 3])}
     native, reference = (
-        _outcome(folder, engine, semantics=semantics, **settings)
+        outcome(
+            *(folder / "logs", folder / engine, engine),
+            semantics=semantics,
+            schema=folder / "schema.yaml",
+            **settings,
+        )
         for engine in ("native", "reference")
     )
     assert native == reference, f"{native}\n{reference}"

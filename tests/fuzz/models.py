@@ -10,32 +10,15 @@ from bert4rec.model.weights import Bert4RecCheckpoint
 from dlrm.model.weights import DlrmCheckpoint
 from dlrm.serve.native import NativeDlrm
 from dlrm.serve.served import ServedDlrm
-from recsys.data.manifest import file_checksum
 from recsys.errors import UserError
-from recsys.files.json_text import is_intact, signed
 from recsys.serve.config_pbtxt import ServingSettings
 from recsys.serve.versions.delta import apply_delta, read_delta, write_delta
-from recsys.train.checkpoint import MANIFEST_FILE
 from tests.dlrm.deployed import deploy_checkpoint, draw
-from tests.fuzz.folders import Folder, load_json, replace
+from tests.fuzz.folders import Folder, repair_manifest, replace
 from tests.fuzz.target import Target
 from tests.recsys.serve.checkpoints import bert4rec_checkpoint, dlrm_checkpoint, without_checksums
 
 _CPU = torch.device("cpu")
-
-
-def _repair_checkpoint(root: Path) -> None:
-    """Makes the manifest agree with the files, unless it was damaged itself."""
-    document = load_json(root / MANIFEST_FILE)
-    entries = document.get("files")
-    if not document or not is_intact((root / MANIFEST_FILE).read_text()):
-        return
-    del document["checksum"]
-    for name, entry in entries.items() if isinstance(entries, dict) else ():
-        path = root / name
-        if isinstance(entry, dict) and path.is_file():
-            entry |= {"bytes": path.stat().st_size, "xxh3_128": file_checksum(path)}
-    replace(root / MANIFEST_FILE, signed(document).encode())
 
 
 def _read_dlrm(root: Path) -> None:
@@ -94,9 +77,9 @@ def _read_delta(root: Path) -> None:
     apply_delta(root / "delta.safetensors", root / "1", made)
 
 
-DLRM = Folder(lambda root: dlrm_checkpoint(root), _read_dlrm, _repair_checkpoint, (UserError,))
+DLRM = Folder(lambda root: dlrm_checkpoint(root), _read_dlrm, repair_manifest, (UserError,))
 BERT4REC = Folder(
-    lambda root: bert4rec_checkpoint(root), _read_bert4rec, _repair_checkpoint, (UserError,)
+    lambda root: bert4rec_checkpoint(root), _read_bert4rec, repair_manifest, (UserError,)
 )
 VERSION = Folder(_write_version, _read_version, _repair_version, (UserError,))
 DELTA = Folder(_write_delta, _read_delta, lambda root: None, (UserError, OSError))

@@ -12,13 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from preproc.clicks.engines.native.units import NativeSettings
 from preproc.clicks.job import semantics_of_schema
 from preproc.clicks.rules import ClicksSemantics
-from recsys.data.manifest import QUARANTINE_FILE
-from recsys.errors import UserError
 from tests.fuzz.target import Draws, Target
-from tests.preproc.clicks.rows import run
+from tests.preproc.clicks.rows import outcome
 
 _SCHEMA = {
     "label": {"column": "click"},
@@ -113,17 +110,9 @@ def _column(draws: Draws, name: str, rows: int, *, is_odd: bool) -> pa.Array:
 
 def _outcome(folder: Path, source: Path, engine: str) -> str:
     output = folder / f"{engine} of {source.parent.name}"
-    small = NativeSettings(unit_bytes=777, table_bytes=1) if engine == "native" else None
     _, semantics = _semantics()
-    schema = folder / "schema.yaml"
-    try:
-        made = run(source, output, engine, small, semantics=semantics, schema=schema)
-    except UserError as error:
-        assert not output.exists()
-        return f"refused: {error}".replace(str(source.parent), "")
-    quarantine = output / QUARANTINE_FILE
-    rejected = quarantine.read_text() if quarantine.exists() else ""
-    return f"{made.fingerprint} {made.rows} {made.rejected}\n{rejected}"
+    told = outcome(source, output, engine, semantics=semantics, schema=folder / "schema.yaml")
+    return told.replace(str(source.parent), "")
 
 
 def tables(folder: Path, data: bytes) -> None:

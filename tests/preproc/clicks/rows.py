@@ -21,7 +21,8 @@ from preproc.clicks.pipeline import prepare
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
 from preproc.files.days import next_day
-from recsys.data.manifest import Manifest
+from recsys.data.manifest import QUARANTINE_FILE, Manifest
+from recsys.errors import UserError
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INTEGERS = st.one_of(
@@ -137,6 +138,19 @@ def run(
     )
     function = None if settings is None else functools.partial(clicks_native.run, settings=settings)
     return Manifest.load(prepare(job, function))
+
+
+def outcome(source: Path, output: Path, engine: str, **fields: object) -> str:
+    """Prepares a dataset in small units; returns its contents and rejected rows, or the refusal."""
+    small = NativeSettings(unit_bytes=777, table_bytes=1) if engine == "native" else None
+    try:
+        made = run(source, output, engine, small, **fields)
+    except UserError as error:
+        assert not output.exists()
+        return f"refused: {error}"
+    quarantine = output / QUARANTINE_FILE
+    rejected = quarantine.read_text() if quarantine.exists() else ""
+    return f"{made.fingerprint} {made.rows} {made.rejected}\n{rejected}"
 
 
 def extend(
