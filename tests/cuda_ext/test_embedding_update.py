@@ -210,6 +210,22 @@ def test_rows_that_end_where_chunks_do(backend, lengths):
     check(update, update.run(backend.update_rows))
 
 
+@pytest.mark.parametrize("length", [1, 2, 255, 256, 257, 700])
+@pytest.mark.parametrize("before", [0, 1, 100, 255, 256, 300])
+def test_the_bits_of_a_row_depend_only_on_its_own_lookups(cpu_backend, length, before):
+    lookups = torch.randn(length, 17, generator=torch.Generator().manual_seed(length))
+    alone = make_update("adagrad", "float32", length, 17)
+    alone.rows, alone.gradients = torch.full((length,), 7), lookups
+    (expected, _), others = alone.run(cpu_backend.update_rows), randn(before + 50, 17)
+    beside = make_update("adagrad", "float32", length + before + 50, 17)
+    beside.table, beside.state = alone.table, alone.state
+    beside.rows = torch.cat([torch.full((before,), 3), alone.rows, torch.full((50,), 9)])
+    beside.gradients = torch.cat([others[:before], lookups, others[before:]])
+    found = beside.run(cpu_backend.update_rows)
+    check(beside, found)
+    assert torch.equal(found[0][7], expected[7])
+
+
 @pytest.mark.parametrize(("rule", "table_format"), spread(RULES, FORMATS))
 def test_overflow_writes_nothing(backend, rule, table_format):
     update = make_update(rule, table_format, 600, 16, overflow=torch.tensor(True))

@@ -34,7 +34,7 @@ constexpr KernelTable kernel_table(const char* name) {
       pack_digits,
       scan,
       update_chunks_range,
-      update_crossing_rows_range,
+      update_long_rows_range,
       sgd_unsorted,
   };
 }

@@ -56,7 +56,7 @@ struct KernelTable {
   // of the others in the workspace.
   RangeKernel<UpdateArguments> update_chunks;
   // Updates the rows that begin in chunks [begin, end) and reach into later ones.
-  RangeKernel<UpdateArguments> update_crossing_rows;
+  RangeKernel<UpdateArguments> update_long_rows;
   // All lookups of the rows that a thread owns, in their order.
   void (*sgd_unsorted)(const UpdateArguments& arguments, int owner, int num_owners);
 };

@@ -64,9 +64,10 @@ void update_rows(const UpdateArguments& arguments);
 // order, without a sort. float32 tables, no weight decay.
 void sgd_rows_unsorted(const UpdateArguments& arguments);
 
-// Sorted lookups are updated in chunks of this many, whatever the rows in them, so that the order
-// of all sums depends only on the lookups. Small compared with a batch, so that threads share hot
-// rows; large compared with the two rows of partial sums that a chunk leaves for its neighbours.
+// Sorted lookups are updated in chunks of this many, and a row is summed in parts of as many, so
+// that the order of its sum depends only on its lookups. Small compared with a batch, so that
+// threads share hot rows; large compared with the two rows of partial sums that a chunk leaves for
+// its neighbours.
 constexpr int64_t kUpdateChunk = 256;
 
 }  // namespace recsys::cpu

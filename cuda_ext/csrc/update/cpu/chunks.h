@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The update of table rows from sorted lookups, in chunks of kUpdateChunk.
 //
-// A row whose lookups lie in one chunk is summed and written at once. A row that crosses chunks
-// leaves one sum per chunk in the workspace: in the chunk's `head` if it is the first row there, in
-// its `tail` if it is the last. The chunk in which it begins then adds them in order and writes the
-// row. So all threads share hot rows, and sums follow the order of the lookups.
+// The lookups of a row are summed in parts of kUpdateChunk, counted from its first lookup, so that
+// the bits of its sum depend on no other row. A row of one part is summed and written at once. A
+// longer one leaves the sums of its parts in the workspace, each with the chunk in which the part
+// begins: the first part in the chunk's `tail`, a later one in its `head`. The chunk in which the
+// row begins then adds them in order and writes the row. So all threads share hot rows, and sums
+// follow the order of the lookups.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "../../cpu/weighted_sum.h"
@@ -61,6 +64,27 @@ inline int64_t end_of_chunk(const UpdateArguments& arguments, int64_t chunk) {
   return end < arguments.count ? end : arguments.count;
 }
 
+// The first lookup of the row that lookup `i` belongs to.
+inline int64_t first_lookup(const RowNumbers& rows, int64_t i) {
+  const int64_t row = rows[i];
+  int64_t before = -1;  // the last lookup known to belong to a lower row
+  while (i - before > 1) {
+    const int64_t middle = before + (i - before) / 2;
+    (rows[middle] == row ? i : before) = middle;
+  }
+  return i;
+}
+
+// The end of the part of a row that begins at lookup `first`.
+inline int64_t end_of_part(const UpdateArguments& arguments, const RowNumbers& rows,
+                           int64_t first) {
+  const int64_t row = rows[first];
+  const int64_t limit = std::min(first + kUpdateChunk, arguments.count);
+  int64_t end = first + 1;
+  while (end < limit && rows[end] == row) ++end;
+  return end;
+}
+
 template <typename Rule, typename Row, typename Gradient>
 void update_chunk(const UpdateArguments& arguments, const StepScalars& scalars, int64_t chunk) {
   const GradientLookups<Gradient, Rule, Row> lookups(arguments);
@@ -68,26 +92,30 @@ void update_chunk(const UpdateArguments& arguments, const StepScalars& scalars, 
   const int64_t begin = chunk * kUpdateChunk;
   const int64_t end = end_of_chunk(arguments, chunk);
   int64_t next = begin;
-  for (int64_t first = begin; first < end; first = next) {
-    const int64_t row = rows[first];
-    do {
-      ++next;
-    } while (next < end && rows[next] == row);
-    if (first == begin && first > 0 && rows[first - 1] == row) {
-      sum_rows(lookups, first, next, arguments.dim, head_sum(arguments, chunk));
-      continue;
+  if (begin > 0 && rows[begin - 1] == rows[begin]) {
+    const int64_t row = rows[begin];
+    const int64_t before = (begin - first_lookup(rows, begin)) % kUpdateChunk;
+    const int64_t part = before == 0 ? begin : begin + kUpdateChunk - before;
+    if (part < arguments.count && rows[part] == row) {
+      sum_rows(lookups, part, end_of_part(arguments, rows, part), arguments.dim,
+               head_sum(arguments, chunk));
     }
+    while (next < end && rows[next] == row) ++next;
+  }
+  for (int64_t first = next; first < end; first = next) {
+    const int64_t row = rows[first];
+    next = end_of_part(arguments, rows, first);
     const float* gradient = tail_sum(arguments, chunk);
-    const bool crosses = next == end && next < arguments.count && rows[next] == row;
-    const bool as_it_is = std::is_same_v<Gradient, float> && next == first + 1 && !crosses &&
-                          arguments.scale == nullptr;
+    const bool is_longer = next < arguments.count && rows[next] == row;
+    const bool as_it_is =
+        std::is_same_v<Gradient, float> && next == first + 1 && arguments.scale == nullptr;
     if (as_it_is) {
       lookups.prefetch(first);
       gradient = reinterpret_cast<const float*>(lookups.row(first));
     } else {
       sum_rows(lookups, first, next, arguments.dim, tail_sum(arguments, chunk));
     }
-    if (!crosses) {
+    if (!is_longer) {
       apply_rule<Rule>(arguments, scalars, row, Row(arguments, row), gradient);
     }
   }
@@ -106,29 +134,24 @@ void update_chunks_of(const UpdateArguments& arguments, int64_t begin, int64_t e
 }
 
 template <typename Rule, typename Row>
-void update_crossing_rows_of(const UpdateArguments& arguments, int64_t begin, int64_t end) {
+void update_long_rows_of(const UpdateArguments& arguments, int64_t begin, int64_t end) {
   const StepScalars scalars = scalars_of<Rule>(arguments);
   const RowNumbers rows(arguments.rows, arguments.row_type);
-  const auto continues = [&](int64_t chunk) {
-    const int64_t last = end_of_chunk(arguments, chunk);
-    return last < arguments.count && rows[last] == rows[last - 1];
-  };
   for (int64_t chunk = begin; chunk < end; ++chunk) {
-    const int64_t first = chunk * kUpdateChunk;
     const int64_t row = rows[end_of_chunk(arguments, chunk) - 1];
-    const bool begins_here = rows[first] != row || first == 0 || rows[first - 1] != row;
-    if (!begins_here || !continues(chunk)) {
-      continue;
+    int64_t first = end_of_chunk(arguments, chunk) - 1;
+    while (first >= chunk * kUpdateChunk && first > 0 && rows[first - 1] == row) --first;
+    int64_t part = first + kUpdateChunk;
+    if (first < chunk * kUpdateChunk || part >= arguments.count || rows[part] != row) {
+      continue;  // the row begins in an earlier chunk, or has one part
     }
     float* total = tail_sum(arguments, chunk);
-    int64_t later = chunk;
-    do {
-      ++later;
-      const float* head = head_sum(arguments, later);
+    for (; part < arguments.count && rows[part] == row; part += kUpdateChunk) {
+      const float* head = head_sum(arguments, part / kUpdateChunk);
       for_each_columns(0, arguments.dim, [&](auto columns) {
         columns.write(total, columns.read(total) + columns.read(head));
       });
-    } while (rows[end_of_chunk(arguments, later) - 1] == row && continues(later));
+    }
     apply_rule<Rule>(arguments, scalars, row, Row(arguments, row), total);
   }
 }
@@ -155,11 +178,10 @@ inline void update_chunks_range(const UpdateArguments& arguments, int64_t begin,
   });
 }
 
-inline void update_crossing_rows_range(const UpdateArguments& arguments, int64_t begin,
-                                       int64_t end) {
+inline void update_long_rows_range(const UpdateArguments& arguments, int64_t begin, int64_t end) {
   with_rule_and_format(arguments, [&](auto* rule, auto* row) {
-    update_crossing_rows_of<std::remove_pointer_t<decltype(rule)>,
-                            std::remove_pointer_t<decltype(row)>>(arguments, begin, end);
+    update_long_rows_of<std::remove_pointer_t<decltype(rule)>,
+                        std::remove_pointer_t<decltype(row)>>(arguments, begin, end);
   });
 }
 

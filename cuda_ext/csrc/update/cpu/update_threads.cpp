@@ -20,7 +20,7 @@ void update_rows(const UpdateArguments& arguments) {
   parallel_for(chunks, 1,
                [&](int64_t begin, int64_t end) { kernels().update_chunks(arguments, begin, end); });
   parallel_for(chunks, 16, [&](int64_t begin, int64_t end) {
-    kernels().update_crossing_rows(arguments, begin, end);
+    kernels().update_long_rows(arguments, begin, end);
   });
 }
 
