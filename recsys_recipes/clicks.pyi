@@ -226,6 +226,7 @@ def train(
     best_by: Literal["auc", "log_loss"] = ...,
     auc_threshold: float = ...,
     placement: str | Path = ...,
+    deterministic: bool = ...,
     cuda_graphs: bool = ...,
     baselines: list[str] | tuple[str, ...] | str = ...,
     grow: bool = ...,
@@ -347,6 +348,9 @@ def train(
         auc_threshold: Stop training when this AUC is reached
         placement: JSON file with the placement of the tables on several processes, written by
             python -m dlrm.scripts.plan_placement; by default, the run plans one
+        deterministic: Add up what a batch contributes in an order that does not depend on the
+            number of processes: 1, 2 or 4 of them with any number of threads and any placement of
+            the tables train the same bytes on processors of the same kind. On CPUs, in float32
         cuda_graphs: Capture the whole training step in a CUDA graph and replay it; in `mode`
             inference_benchmark, the prediction for each batch size
         baselines: Models to compare with in a test and at the end of training, in addition to the
@@ -585,6 +589,7 @@ def test(
     epochs: int = ...,
     best_by: Literal["auc", "log_loss"] = ...,
     placement: str | Path = ...,
+    deterministic: bool = ...,
     gauc_by: str | Path = ...,
     baselines: list[str] | tuple[str, ...] | str = ...,
     progressive: bool = ...,
@@ -686,6 +691,9 @@ def test(
             `plateau_factor`; log_loss stops before the probabilities overfit
         placement: JSON file with the placement of the tables on several processes, written by
             python -m dlrm.scripts.plan_placement; by default, the run plans one
+        deterministic: Add up what a batch contributes in an order that does not depend on the
+            number of processes: 1, 2 or 4 of them with any number of threads and any placement of
+            the tables train the same bytes on processors of the same kind. On CPUs, in float32
         gauc_by: Also report the AUC within the groups of this categorical feature (GAUC), such as
             the user, or of a schema's group. Skips id 0 if it means missing, rare or unseen
         baselines: Models to compare with in a test and at the end of training, in addition to the

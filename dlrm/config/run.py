@@ -56,6 +56,13 @@ class RunConfig(RunSettings):
         "dlrm.scripts.plan_placement; by default, the run plans one",
         resumable=True,
     )
+    deterministic: bool = setting(
+        False,
+        "Add up what a batch contributes in an order that does not depend on the number of "
+        "processes: 1, 2 or 4 of them with any number of threads and any placement of the tables "
+        "train the same bytes on processors of the same kind. On CPUs, in float32",
+        used_with={"mode": ("train", "test")},
+    )
     cuda_graphs: bool = setting(
         False,
         "Capture the whole training step in a CUDA graph and replay it; in "

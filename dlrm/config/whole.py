@@ -42,6 +42,8 @@ class DlrmConfig(Config):
             self._check_growth()
         if self.run.table_memory is not None:
             self._check_table_files()
+        if self.run.deterministic:
+            self._check_deterministic()
         for name in ("test_freq", "patience", "auc_threshold"):
             if self.run.test_after > self.run.epochs and getattr(self.run, name) is not None:
                 raise UserError(
@@ -85,6 +87,28 @@ class DlrmConfig(Config):
                     f"`table_memory` needs `{name}` {supported}, not {value}: leave one of them "
                     "out",
                     settings=("table_memory", name),
+                )
+
+    def _check_deterministic(self) -> None:
+        """Refuses settings whose sums or draws depend on the number of processes."""
+        needed: dict[str, tuple[object, tuple[object, ...]]] = {
+            "interaction_op": (self.model.interaction_op, ("cuda_dot", "cat", "dcnv2")),
+            "embedding_type": (self.model.embedding_type, ("joint_fused",)),
+            "embedding_storage": (self.model.embedding_storage, ("float32",)),
+            "numerical_embedding": (self.model.numerical_embedding, ("none",)),
+            "batch_norm": (self.model.batch_norm, (False,)),
+            "dropout": (self.model.dropout, (0.0,)),
+            "reset_embeddings": (self.optimizer.reset_embeddings, (False,)),
+            "amp": (self.precision.amp, (False,)),
+            "grow": (self.run.grow, (False,)),
+        }
+        for name, (value, supported) in needed.items():
+            if value not in supported:
+                choices = " or ".join(str(choice).lower() for choice in supported)
+                raise UserError(
+                    f"`deterministic` needs `{name}` {choices}, not {str(value).lower()}: its sums "
+                    "or random numbers depend on the number of processes",
+                    settings=("deterministic", name),
                 )
 
     def _check_growth(self) -> None:

@@ -22,6 +22,7 @@ from dlrm.nn.embedding import (
 )
 from recsys.errors import UserError
 from recsys.train.optimizers.rows import RowGradients
+from recsys.train.processes import Processes
 
 _LOCAL, _REPLICATED = 0, 1
 
@@ -37,13 +38,18 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         storage: storage of the rank's joint tables.
         has_lists: whether features may be lists; then the tables must be `joint_fused`.
         init_std: see `Embeddings`.
+        draws: whether to draw random values.
 
     Attributes:
         local_features: features with a shard in `local`, in its order.
         local: joint table of the shards that only this rank has.
         replicated: joint table of the data-parallel tables.
         after_send_back: called in backward once the exchange of gradients of vectors has started.
+        adds_by_lookup: whether the gradients of a replicated row are added lookup by lookup, as
+            those of other rows are, and not first by each rank; then all ranks send them all.
     """
+
+    adds_by_lookup = False
 
     def __init__(
         self,
@@ -55,6 +61,7 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         *,
         has_lists: bool = False,
         init_std: float | None = None,
+        draws: bool = True,
     ) -> None:
         super().__init__([t.rows for t in placement.tables], embedding_dim, hash_indices=False)
         self.placement = placement
@@ -76,7 +83,8 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         features = torch.tensor(replicated, dtype=torch.int64)
         self.register_buffer("_replicated_features", features, persistent=False)
         self.init_std = init_std
-        self.reset_parameters()
+        if draws:
+            self.reset_parameters()
 
     def prepare(self, ids: ExchangedLookups) -> ExchangedLookups:
         """Looks up this rank's rows and starts sending them."""
@@ -148,6 +156,10 @@ class ShardedEmbeddings(Embeddings[ExchangedLookups]):
         if not rows or not self.trainable:
             return []
         device = self._replicated_features.device
+        if self.adds_by_lookup:
+            ranks = Processes(self.rank, self.placement.world_size)
+            joined = ranks.gather_rows(gradients, [self.embedding_dim], device)
+            return [dataclasses.replace(entry, table=_REPLICATED) for entry in joined]
         # A last column counts lookups: optimizers with moments must not update other rows.
         if gradients:
             (local,) = gradients  # there is only the joint table

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dlrm.distributed.placement import Placement
 from dlrm.nn.bags import Bags
+from dlrm.nn.shards import batch_bounds
 from recsys.data.list_columns import ListColumn
 
 IntArray = npt.NDArray[np.int64]
@@ -65,8 +66,7 @@ class ExchangedLookups:
 
 def rank_bounds(num_rows: int, world_size: int) -> IntArray:
     """Returns [W + 1] bounds of the ranks' samples in a batch."""
-    counts = num_rows // world_size + (np.arange(world_size) < num_rows % world_size)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return np.array(batch_bounds(num_rows, world_size), np.int64)
 
 
 def plan_lookups(

@@ -10,7 +10,33 @@ from torch import Tensor, nn
 from dlrm.data.batch import Batch
 from dlrm.distributed.exchange import ExchangedLookups
 from dlrm.distributed.network import DistributedDlrm
-from dlrm.model.network import sum_of_losses
+from dlrm.model.network import loss_in_shards, sum_of_losses
+from dlrm.nn.shards import tree_sum
+
+
+class _SumOfRanks:
+    """A sum of a tensor over the ranks, in progress.
+
+    Args:
+        own: tensor of this rank; without `in_tree`, it becomes the sum.
+        in_tree: gather the tensors and add them in a tree, see `dlrm.nn.shards`, instead of in the
+            order of the collective, which depends on the number of ranks.
+    """
+
+    def __init__(self, own: Tensor, in_tree: bool) -> None:
+        self._parts = [own]
+        if in_tree:
+            self._parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+            work = dist.all_gather(self._parts, own, async_op=True)
+        else:
+            work = dist.all_reduce(own, async_op=True)
+        assert work is not None
+        self._work = work
+
+    def wait(self) -> Tensor:
+        """Returns the sum."""
+        self._work.wait()
+        return tree_sum(self._parts)
 
 
 class GradientBuckets:
@@ -21,12 +47,14 @@ class GradientBuckets:
 
     Args:
         buckets: parameters reduced together, in the order in which backward completes them.
+        in_tree: see `_SumOfRanks`.
     """
 
-    def __init__(self, buckets: Sequence[Sequence[nn.Parameter]]) -> None:
+    def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], *, in_tree: bool = False) -> None:
+        self._in_tree = in_tree
         self._buckets = [list(bucket) for bucket in buckets if bucket]
         self._missing = [len(bucket) for bucket in self._buckets]
-        self._flat: dict[int, tuple[Tensor, dist.Work]] = {}
+        self._sums: dict[int, _SumOfRanks] = {}
         self._next = 0
         self._is_held = False
         for number, bucket in enumerate(self._buckets):
@@ -61,9 +89,7 @@ class GradientBuckets:
             torch.zeros_like(p) if p.grad is None else p.grad for p in self._buckets[number]
         ]
         flat = torch.cat([g.reshape(-1) for g in gradients])
-        work = dist.all_reduce(flat, async_op=True)
-        assert work is not None
-        self._flat[number] = (flat, work)
+        self._sums[number] = _SumOfRanks(flat, self._in_tree)
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -71,8 +97,7 @@ class GradientBuckets:
         for number in range(self._next, len(self._buckets)):
             self._send(number)
         for number, bucket in enumerate(self._buckets):
-            flat, work = self._flat.pop(number)
-            work.wait()
+            flat = self._sums.pop(number).wait()
             sizes = [p.numel() for p in bucket]
             for parameter, total in zip(bucket, torch.split(flat, sizes), strict=True):
                 parameter.grad = total.view_as(parameter)
@@ -97,12 +122,14 @@ class AllReducedGradients:
             [
                 [p for p in parameters if id(p) not in bottom],
                 [p for p in parameters if id(p) in bottom],
-            ]
+            ],
+            in_tree=model.num_shards > 0,
         )
+        self._num_shards = model.num_shards
         self._sharded = model.sharded
         self._sharded.after_send_back = self._buckets.release
         self._device = next(model.parameters()).device
-        self._loss_summed: dist.Work | None = None
+        self._loss: tuple[Tensor, _SumOfRanks] | None = None
 
     def loss(self, logits: Tensor, batch: Batch[ExchangedLookups]) -> Tensor:
         """Returns this rank's term of the mean loss: the sum of its losses divided by B."""
@@ -110,20 +137,23 @@ class AllReducedGradients:
             # NCCL has one queue. Only the update waits for the sums of the top MLP, but in the
             # queue they would precede the gradients of vectors, which the rest of backward needs.
             self._buckets.hold()
+        if self._num_shards:
+            return loss_in_shards(logits, batch.label, batch.ids.num_rows, self._num_shards)
         return sum_of_losses(logits, batch.label, batch.ids.num_rows)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
         """Starts summing the losses of the ranks; `reduce` waits for the sum."""
         total = loss.clone()
-        self._loss_summed = dist.all_reduce(total, async_op=True)
+        self._loss = total, _SumOfRanks(total, self._num_shards > 0)
         return total
 
     def reduce(self) -> None:
         """Waits for the sums of gradients and loss over ranks."""
         self._buckets.finish()
-        if self._loss_summed is not None:
-            self._loss_summed.wait()
-            self._loss_summed = None
+        if self._loss is not None:
+            total, sum_of_ranks = self._loss
+            total.copy_(sum_of_ranks.wait())
+            self._loss = None
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor:
         """Combines the overflow flags of all ranks.

@@ -30,13 +30,20 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
         placement: placement of the tables.
         rank: number of this rank.
         has_lists: whether features may be lists.
+        draws: whether to draw random values of the tables.
 
     Attributes:
         sharded: this rank's shards of the tables; the same object as `embeddings`.
     """
 
     def __init__(
-        self, config: ModelConfig, placement: Placement, rank: int, *, has_lists: bool = False
+        self,
+        config: ModelConfig,
+        placement: Placement,
+        rank: int,
+        *,
+        has_lists: bool = False,
+        draws: bool = True,
     ) -> None:
         sharded = ShardedEmbeddings(
             placement,
@@ -46,9 +53,15 @@ class DistributedDlrm(DlrmNetwork[ExchangedLookups]):
             config.embedding_storage,
             has_lists=has_lists,
             init_std=config.embedding_init,
+            draws=draws,
         )
         super().__init__(config, sharded.table_sizes, lambda _sizes: sharded)
         self.sharded = sharded
+
+    def add_in_shards(self, num_shards: int) -> None:
+        """Adds up the gradients of replicated rows in the same order too."""
+        super().add_in_shards(num_shards)
+        self.sharded.adds_by_lookup = True
 
     def reset_embeddings(self) -> None:
         """Initialises the embeddings again; copies on several ranks stay equal."""

@@ -12,9 +12,10 @@ from dlrm.config import ModelConfig
 from dlrm.model.clicks import ClickModel
 from dlrm.nn.embedding import Embeddings, LookupsT, build_embeddings
 from dlrm.nn.id_statistics import IdStatistics
-from dlrm.nn.interaction import Interaction, build_interaction
+from dlrm.nn.interaction import Interaction, LowRankCross, build_interaction
 from dlrm.nn.mlp import ApexMlp, Mlp, has_apex
 from dlrm.nn.numerical import NumericalEmbedding
+from dlrm.nn.shards import shards_of, tree_sum
 from dlrm.nn.table_files import TableFiles
 
 
@@ -104,7 +105,10 @@ class DlrmNetwork(ClickModel[LookupsT]):
     Attributes:
         networks: the N networks; the prediction is the mean of their logits.
         id_statistics: computes more inputs of the top MLPs; None without `config.id_statistics`.
+        num_shards: see `add_in_shards`; 0 computes all rows of a batch at once.
     """
+
+    num_shards = 0
 
     def __init__(
         self,
@@ -257,6 +261,17 @@ class DlrmNetwork(ClickModel[LookupsT]):
         top = top_mlp.packed(bottom.weights.dtype)
         return ops.dlrm_forward(numerical, ids, table, bottom, top)
 
+    def add_in_shards(self, num_shards: int) -> None:
+        """Multiplies and sums each shard of a batch by itself; see `dlrm.nn.shards`.
+
+        Args:
+            num_shards: shards in this process' part of a batch.
+        """
+        self.num_shards, self._can_fuse_lookup = num_shards, False
+        for module in self._registered.modules():
+            if isinstance(module, (Mlp, LowRankCross)):
+                module.num_shards = num_shards
+
     def run_instead(self, bottom: nn.Module, top: nn.Module) -> None:
         """Runs other modules in place of the MLPs of the only network.
 
@@ -361,6 +376,12 @@ def build_tables(
         draws=draws,
         files=files,
     )
+
+
+def loss_in_shards(logits: Tensor, labels: Tensor, num_samples: int, num_shards: int) -> Tensor:
+    """Returns `sum_of_losses` of a part of a batch, added over its shards in a tree."""
+    parts = zip(shards_of(logits, num_shards), shards_of(labels, num_shards), strict=True)
+    return tree_sum([sum_of_losses(*part, num_samples) for part in parts])
 
 
 def sum_of_losses(logits: Tensor, labels: Tensor, num_samples: int | None = None) -> Tensor:

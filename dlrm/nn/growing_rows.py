@@ -108,6 +108,26 @@ def serve_new_rows(embeddings: Embeddings[Any], dataset: Path, known: Sequence[i
 
 
 @torch.no_grad()
+def draw_all_rows(embeddings: Embeddings[Any], features: Sequence[str], seed: int) -> None:
+    """Draws every table; a row's values do not depend on which process stores it.
+
+    Args:
+        embeddings: the tables, in float32.
+        features: name of each table.
+        seed: seed of the run.
+    """
+    stored = embeddings.stored_tables()
+    for feature, shard in embeddings.shards().items():
+        size = embeddings.table_sizes[feature]
+        std = (
+            embeddings.init_std or (3 * size) ** -0.5
+        )  # that of U(-sqrt(1 / size), sqrt(1 / size))
+        numbers = np.arange(size, dtype=np.uint64)[shard.rows]
+        drawn = initial_rows(seed, features[feature], numbers, embeddings.embedding_dim, std)
+        shard.view(stored)[:] = drawn
+
+
+@torch.no_grad()
 def draw_new_rows(
     embeddings: Embeddings[Any],
     states: Sequence[Mapping[str, Tensor]],

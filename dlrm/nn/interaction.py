@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cuda_ext import ops, reference
 from dlrm.nn.mlp import init_linear
+from dlrm.nn.shards import linear_in_shards
 
 
 class DotOp(Protocol):
@@ -94,8 +95,13 @@ class LowRankCross(Interaction):
         num_layers: number of cross layers.
         rank: rows of V, the rank of the product WV.
 
+    Attributes:
+        num_shards: see `Mlp`.
+
     Source: Wang et al. 2021, DCN V2 (arXiv:2008.13535), section 3.3 (one expert).
     """
+
+    num_shards = 0
 
     def __init__(self, num_vectors: int, embedding_dim: int, num_layers: int, rank: int) -> None:
         super().__init__()
@@ -117,9 +123,14 @@ class LowRankCross(Interaction):
         for down, up in zip(self.down, self.up, strict=True):
             assert isinstance(down, nn.Linear)
             assert isinstance(up, nn.Linear)
-            changed = ops.linear(ops.linear(x, down.weight), up.weight, up.bias)
+            changed = self._linear(self._linear(x, down.weight), up.weight, up.bias)
             x = torch.addcmul(x, x0, changed.to(x.dtype))
         return x
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if self.num_shards:
+            return linear_in_shards(x, weight, bias, self.num_shards)
+        return ops.linear(x, weight, bias)
 
 
 def build_interaction(

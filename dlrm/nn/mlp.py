@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cuda_ext import ops
+from dlrm.nn.shards import linear_in_shards
 
 PACKED_ROWS = {torch.float32: 512, torch.bfloat16: 16}
 """Most samples for which one native call is faster than one matrix product per layer, by dtype.
@@ -48,7 +49,13 @@ class Mlp(nn.Module):
         dropout: fraction of activations dropped after each hidden layer in training.
         batch_norm: whether to normalise the output of each hidden layer before its ReLU (Ioffe and
             Szegedy 2015, arXiv:1502.03167; FuxiCTR's MLP_Block uses the same order).
+
+    Attributes:
+        num_shards: shards of the rows that are multiplied one by one, see `dlrm.nn.shards`; 0
+            multiplies all at once.
     """
+
+    num_shards = 0
 
     def __init__(
         self,
@@ -87,6 +94,11 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, in_features] to [B, sizes[-1]]."""
         last = len(self.layers) - 1
+        if self.num_shards:
+            for i, layer in enumerate(self.linears):
+                relu = i < last or self.final_relu
+                x = linear_in_shards(x, layer.weight, layer.bias, self.num_shards, relu=relu)
+            return x
         if (packed := self.packed_for(x)) is not None:
             return ops.mlp_forward(x, packed, final_relu=self.final_relu)
         if _autocast_dtype() == torch.bfloat16 and self._infers_on_cpu(x):
@@ -126,7 +138,7 @@ class Mlp(nn.Module):
             x: [B, ...] an input, or another tensor with its rows, dtype and device.
             most: most samples; None takes `PACKED_ROWS`.
         """
-        if not self._infers_on_cpu(x):
+        if self.num_shards or not self._infers_on_cpu(x):
             return None
         dtype = _autocast_dtype() or x.dtype
         most = PACKED_ROWS.get(dtype, 0) if most is None else most

@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from dlrm.config import DlrmConfig
+from dlrm.nn.fixed_products import fix_products
 from dlrm.scripts import flags as dlrm_flags
 from dlrm.scripts.flags import config_from_flags, define_flags, describe
 from recsys import program
@@ -32,6 +33,8 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
     if flag_values["preset"].value == AUTO:
         config = _auto(flag_values)
     config.require_inputs()
+    if config.run.deterministic:
+        fix_products()
     # These import torch, which takes seconds; a typo has been refused before.
     from dlrm.recipe import DlrmRecipe, join_run
     from recsys.train.run import Run, execute

@@ -27,6 +27,8 @@ from dlrm.model.memory import TableRows, trained_memory
 from dlrm.model.network import Dlrm, DlrmNetwork, build_tables
 from dlrm.nn.bags import BaggedEmbedding
 from dlrm.nn.embedding import Embeddings, JointEmbeddings
+from dlrm.nn.growing_rows import draw_all_rows
+from dlrm.nn.shards import NUM_SHARDS
 from dlrm.nn.table_files import TableFiles
 from dlrm.train.step import DlrmTrainStep
 from recsys.data.manifest import CLICKS_KIND
@@ -64,23 +66,31 @@ def build_model(
         _check_table_files(device, processes)
         folder = config.checkpoint_folder or Path(tempfile.gettempdir())
         files = TableFiles(folder, limit, sum(needed.tables.values()))
+    # The networks' values must not depend on how many rows of the tables this process has by now.
+    draws_later = config.run.grow or config.run.deterministic
     model: DlrmNetwork[Any]
     with device:
         if placement is None:
             tables: Embeddings[Any] | None = None
             if spec.lists:
                 tables = BaggedEmbedding.of(config.model, spec.table_sizes, files)
-            elif config.run.grow:
+            elif draws_later:
                 tables = build_tables(config.model, spec.table_sizes, draws=False, files=files)
-            if config.run.grow:
-                # The networks' values must not depend on how many rows the tables have by now,
-                # which are drawn at the start of a day.
+            if draws_later:
                 torch.manual_seed(config.run.seed)
             model = Dlrm(config.model, spec.table_sizes, tables, files)
         else:
-            torch.manual_seed(config.run.seed + rank)
-            has_lists = bool(spec.lists)
-            model = DistributedDlrm(config.model, placement, rank, has_lists=has_lists)
+            torch.manual_seed(config.run.seed + (0 if config.run.deterministic else rank))
+            model = DistributedDlrm(
+                config.model,
+                placement,
+                rank,
+                has_lists=bool(spec.lists),
+                draws=not config.run.deterministic,
+            )
+        if config.run.deterministic:
+            draw_all_rows(model.embeddings, names, config.run.seed)
+            model.add_in_shards(NUM_SHARDS // processes.world_size)
         # Criteo's tables keep the initialisation of the published recipes.
         if dataset.manifest is not None and dataset.manifest.kind == CLICKS_KIND:
             model.embeddings.start_unknown_at_zero()

@@ -12,7 +12,9 @@ from cuda_ext import library
 from dlrm.config import DlrmConfig, ModelConfig
 from dlrm.config.model import combinations_of
 from dlrm.model.weights import DlrmCheckpoint
+from dlrm.nn.fixed_products import has_fixed_products
 from dlrm.nn.mlp import has_apex
+from dlrm.nn.shards import NUM_SHARDS
 from recsys.data.feature_spec import FeatureSpec
 from recsys.errors import UserError
 from recsys.train.recipe import adopt
@@ -75,6 +77,8 @@ def resolve(
         _check_statistics(config.model.capped(spec.table_sizes))
     if config.run.cuda_graphs:
         _check_graphable(config.model.embedding_type, device)
+    if config.run.deterministic:
+        _check_deterministic(device, spec, world_size)
     if world_size > 1:
         _check_distributed(config)
     elif config.run.placement is not None:
@@ -140,6 +144,33 @@ def _check_distributed(config: DlrmConfig) -> None:
             "`batch_norm` would normalise the samples of each process separately: train on one "
             "device",
             setting="batch_norm",
+        )
+
+
+def _check_deterministic(device: torch.device, spec: FeatureSpec, world_size: int) -> None:
+    """Refuses a run whose bytes would depend on the number of processes or threads."""
+    if device.type != "cpu":
+        raise UserError(
+            f"`deterministic` is for CPUs, not {device.type}: set `base_device` cpu",
+            settings=("deterministic", "base_device"),
+        )
+    if NUM_SHARDS % world_size:
+        raise UserError(
+            f"`deterministic` cuts each batch into {NUM_SHARDS} shards, which {world_size} "
+            "processes cannot share: start 1, 2 or 4",
+            setting="deterministic",
+        )
+    if spec.lists:
+        raise UserError(
+            "`deterministic` does not support a dataset with lists, whose vectors arrive in parts",
+            setting="deterministic",
+        )
+    if not has_fixed_products():
+        raise UserError(
+            "`deterministic` needs a torch that multiplies with MKL, and the environment variable "
+            "MKL_CBWR=AUTO,STRICT before the first product (the command line sets it): the bits of "
+            "products depend on the number of threads otherwise",
+            setting="deterministic",
         )
 
 

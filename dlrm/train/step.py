@@ -9,7 +9,7 @@ from torch import Tensor
 from cuda_ext import ops
 from dlrm.config import OptimizerConfig
 from dlrm.data.batch import Batch, LookupsT_contra, mixed_seed
-from dlrm.model.network import DlrmNetwork, sum_of_losses
+from dlrm.model.network import DlrmNetwork, loss_in_shards, sum_of_losses
 from dlrm.nn.embedding import LookupsT
 from recsys.train.optimizers.dense import build_dense_optimizer, dense_rule_beside
 from recsys.train.optimizers.precision import Precision
@@ -49,13 +49,17 @@ class LocalGradients:
 
     Args:
         device: device of the model.
+        num_shards: see `DlrmNetwork.add_in_shards`.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, num_shards: int = 0) -> None:
+        self._num_shards = num_shards
         self.side_stream = ops.SideStream(device) if device.type == "cuda" else None
 
     def loss(self, logits: Tensor, batch: Batch[object]) -> Tensor:
         """Returns the mean loss of the batch."""
+        if self._num_shards:
+            return loss_in_shards(logits, batch.label, len(logits), self._num_shards)
         return sum_of_losses(logits, batch.label)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
@@ -115,7 +119,9 @@ class DlrmTrainStep(Generic[LookupsT]):
         self.steps = 0
         self._precision = precision
         parameters = model.mlp_parameters()
-        self._gradients: Gradients[LookupsT] = gradients or LocalGradients(parameters[0].device)
+        self._gradients: Gradients[LookupsT] = gradients or LocalGradients(
+            parameters[0].device, model.num_shards
+        )
         self._mlp_parameters = parameters
         self._num_networks = len(model.networks)
         self.mlp_optimizer = build_dense_optimizer(dense_rule_beside(config.optimizer), parameters)
