@@ -16,6 +16,12 @@ FAILED, INPUT_REFUSED, TOO_MANY_BAD_ROWS, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 13
 """Exit statuses of the programs other than 0; 1 is a check, a server or a process that failed."""
 
 MORE_FILES = "raise the limit, ulimit -n"
+_NO_MEMORY = (
+    *("can't allocate memory", "Cannot allocate memory"),  # PyTorch: tensors, mapped files
+    "can't start new thread",
+    "failed to map segment",  # of a shared library that is imported
+)
+"""Parts of the messages of errors that have no type of their own."""
 
 
 class UserError(ValueError):
@@ -83,9 +89,12 @@ class ProcessLostError(RuntimeError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error is a failed allocation of Python, NumPy or PyTorch."""
-    of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
-    return isinstance(error, MemoryError) or of_torch
+    """Returns whether an error is a failed allocation of Python, NumPy or PyTorch.
+
+    Threads and shared libraries need memory as well, and have no error type for the lack of it.
+    """
+    of_cuda = type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, MemoryError) or of_cuda or any(t in str(error) for t in _NO_MEMORY)
 
 
 def as_flags(

@@ -302,19 +302,26 @@ def run_command(
             named |= _flags
         fail(f"{_message(error)}{advice and '; '}{advice}", named)
         return getattr(error, "exit_code", INPUT_REFUSED)
-    except (KeyboardInterrupt, MemoryError, RuntimeError) as error:
+    except (KeyboardInterrupt, ImportError, MemoryError, RuntimeError) as error:
         if _is_interrupt(error):
             print(interrupted, file=sys.stderr)
             return INTERRUPTED
-        if not is_out_of_memory(error):
+        if not (lack := _lack(error)):
             raise
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        return fail(f"out of memory: use smaller batches ({reason})")
+        return fail(lack)
     finally:
         try:
             sys.stderr.flush()
         except BrokenPipeError:  # as in `2>&1 | true`; Python would end with status 120
             _discard_output(sys.stderr)
+
+
+def _lack(error: BaseException) -> str:
+    """Returns a message about the memory or the descriptors that an error is for lack of."""
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    if os.strerror(errno.EMFILE) in reason:  # PyTorch could not map a file
+        return f"{reason}; {MORE_FILES}"
+    return f"out of memory: use smaller batches ({reason})" if is_out_of_memory(error) else ""
 
 
 def _unexpected(argv: Sequence[str], word: str) -> str:
@@ -342,20 +349,25 @@ def new_flags(sections: Mapping[type, str] = {}) -> flags.FlagValues:
     return values
 
 
-def run_recipe(*words: str) -> int:
+def run_recipe(*words: str, processes: int = 1) -> int:
     """Prints a command of `recsys-recipes` and runs it in a process that ends with this one.
 
     Args:
         words: words after `recsys-recipes`.
+        processes: number of processes; torchrun starts several.
 
     Returns:
         The exit status; after a signal, the one that a shell reports.
     """
     import subprocess  # few programs need it
 
-    print_line(f"$ {shlex.join(['recsys-recipes', *words])}")
+    shown, started = ["recsys-recipes"], ["-m", "recsys_recipes"]
+    if processes > 1:
+        options = ["--standalone", f"--nproc_per_node={processes}", *started]
+        shown, started = ["torchrun", *options], ["-m", "torch.distributed.run", *options]
+    print_line(f"$ {shlex.join([*shown, *words])}")
     done = subprocess.run(
-        [sys.executable, "-m", "recsys_recipes", *words],
+        [sys.executable, *started, *words],
         check=False,
         preexec_fn=functools.partial(send_when_parent_ends, signal.SIGTERM),
     )

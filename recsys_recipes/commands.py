@@ -352,6 +352,11 @@ COMMANDS: Mapping[str, Command] = {
         },
         finds_model=True,
     ),
+    "reproduce": _single(
+        "recsys_recipes.reproduce",
+        "Make a run again from its raw files, and certify what is equal",
+        "RUN --input data/raw --output data/again",
+    ),
     "deploy": _single(
         "recsys_recipes.serving.deploy",
         "Put a checkpoint into a repository of models to serve",

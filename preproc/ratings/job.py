@@ -32,6 +32,11 @@ KCORES: tuple[KCore, ...] = get_args(KCore)
 
 IdType = Literal["auto", "integer", "string"]
 
+GIVEN = "given"
+"""Key in a manifest's semantics: those of `HOW_TO_READ` that are not auto."""
+HOW_TO_READ = ("format", "columns")
+"""Settings by which a file is read; auto recognises them. The type of ids changes no dataset."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsSource:

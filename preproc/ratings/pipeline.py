@@ -21,7 +21,7 @@ from preproc.ratings.format import RatingsFormat
 from preproc.ratings.growth import RatingsSoFar, both
 from preproc.ratings.header import unread_times
 from preproc.ratings.input import detect_format, find_files, lists_as_items
-from preproc.ratings.job import RatingsJob
+from preproc.ratings.job import GIVEN, HOW_TO_READ, RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
 from preproc.ratings.read import CHUNK_BYTES, Sink, read_ratings
 from preproc.ratings.stages import EngineRows, Filtered, OpenRows, run_stages
@@ -174,6 +174,9 @@ def _report_input(
 
 
 def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[str, Any]:
+    given = {name: getattr(job, name) for name in HOW_TO_READ if getattr(job, name) != "auto"}
+    if job.has_own_schema:
+        del given["format"]  # a path of this machine
     return {
         "source": job.source.name,
         "format": layout,
@@ -184,7 +187,7 @@ def _semantics(job: RatingsJob, layout: str, columns: tuple[str, ...]) -> dict[s
         "kcore": job.kcore,
         "order": "timestamp, then file order" if "timestamp" in columns else "file order",
         "split": job.split,
-    }
+    } | ({GIVEN: given} if given else {})
 
 
 def _write_titles(

@@ -37,6 +37,7 @@ from recsys.train.run_log import (
     require_log,
     require_writable,
 )
+from recsys.train.saving.environment import ENVIRONMENT, environment
 from recsys.train.saving.run_folder import CheckpointFolder, check_new, check_writable
 
 logger = logging.getLogger(__name__)
@@ -269,16 +270,18 @@ class Run(Generic[BatchT]):
             DivergenceError: a value is NaN or infinite; nothing was saved.
         """
         self.log.sync()
+        machine = self.machine
+        here = {ENVIRONMENT: environment(machine.device, machine.processes)}
         with training.saved() as saved:
             self._require_finite(saved, state)
             folder.save(
                 state.step,
                 saved.groups,
-                state.to_dict() | dict(saved.values),
+                state.to_dict() | dict(saved.values) | here,
                 self.recipe.config.to_dict(),
                 is_best,
                 shards=saved.shards,
-                processes=self.machine.processes,
+                processes=machine.processes,
             )
 
     def _require_finite(self, saved: SavedState, state: LoopState) -> None:

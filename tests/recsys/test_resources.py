@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from dlrm.scripts import main as dlrm
 from recsys.program import new_flags, run_command
 from recsys.resources import available_cores, cores_for, memory_limits
 from recsys.train.processes import join_processes
-from tests.harness import assert_tells, call, python, run_ranks
+from tests.harness import assert_tells, call, few_descriptors, python, run_ranks
 from tests.tools import require
 
 GIB = 2**30
@@ -122,6 +123,37 @@ def test_an_allocation_of_python_that_fails_is_told_in_a_line(capsys):
     assert run_command(run, new_flags(), ["program"], None) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert_tells(error, "error:", "MemoryError")
+
+
+NO_MORE_MEMORY = """
+import resource, sys, threading
+from recsys.program import new_flags, run_command
+with open("/proc/self/statm") as file:
+    size = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**21,) * 2)
+sys.exit(run_command(lambda _: {}, new_flags(), ["program"], None))
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["threading.Thread(target=print).start()", "__import__('pyarrow')"]
+)
+def test_a_thread_or_library_without_memory_is_told_in_a_line(call):
+    (error,) = python("-c", NO_MORE_MEMORY.format(call), status=2).stderr.splitlines()
+    assert error.startswith("error: out of memory: ")
+
+
+def test_a_tensor_file_without_a_descriptor_is_told_in_a_line(tmp_path, capsys):
+    file = tmp_path / "tensors"
+    safetensors.torch.save_file({"x": torch.ones(2)}, file)
+
+    def run(_values):
+        with few_descriptors(0):
+            safetensors.torch.load_file(file)
+
+    assert run_command(run, new_flags(), ["program"], None) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert_tells(error, "error:", "ulimit -n")
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from preproc.synthetic import clicks as generated_clicks
 from preproc.synthetic import ratings as generated_ratings
 from recsys.program import new_flags
 from recsys.settings import Sections, declared
-from recsys_recipes import doctor, fitted, tune
+from recsys_recipes import doctor, fitted, reproduce, tune
 from recsys_recipes.serving import ask, deploy, serve
 from tests.harness import REPOSITORY
 
@@ -110,6 +110,7 @@ def programs():
         "-m benchmark.demo_bert4rec": demo_bert4rec,
         "-m recsys_recipes.doctor": doctor,
         "-m recsys_recipes.tune MODEL": tune,
+        "-m recsys_recipes.reproduce RUN": reproduce,
     }
     return [
         of_module("python -m dlrm.scripts.main", dlrm),
