@@ -128,6 +128,7 @@ def deploy(
     settings: DeploySettings,
     measure: "Callable[[ServedModel], Mapping[str, Any]]" = lambda _: {},
     repository: ModelRepository | None = None,
+    before_install: Callable[[Path], None] = lambda _: None,
 ) -> Deployed:
     """Adds a version to a repository after `measure`, or changes nothing.
 
@@ -135,6 +136,7 @@ def deploy(
         export: the trained model.
         measure: returns metrics of the version, as served, before it is installed.
         repository: the repository of the settings, if the caller has locked it.
+        before_install: is given the folder of the complete version, which no server sees yet.
 
     Raises:
         UserError: the settings, the checkpoint or the repository are refused, or the exported
@@ -197,6 +199,7 @@ def deploy(
             on_cpu = dataclasses.replace(serving, device="cpu")
             others["cpu"] = config_text(name, signature, on_cpu)
         now_served = staged.version in served_later
+        before_install(staged.folder)
         folder = staged.install(comment_of(settings.kept) + config, others, served=now_served)
         return Deployed(folder, parity, served_later)
 

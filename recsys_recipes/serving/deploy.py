@@ -199,8 +199,12 @@ def _apply(delta: Path, repository: ModelRepository, name: str | None) -> None:
     from recsys.serve.versions.delta import add_version
     from recsys_recipes.serving.grown_files import GROWN
 
-    folder = add_version(delta, repository, only_model(repository, name), GROWN)
+    folder, served = add_version(delta, repository, only_model(repository, name), GROWN)
     program.print_line(f"Applied {delta} as {folder}")
+    if int(folder.name) not in served:
+        program.print_with_flags(
+            f"It is not served: `version_policy` chooses version {joined(served)}"
+        )
 
 
 def _read_kept(repository: ModelRepository, name: str, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -309,14 +313,20 @@ def _deploy(
             "the first version without it",
             setting="delta",
         )
-    deployed = deploy(export, settings, measure, repository)
+
+    def write_changes(folder: Path) -> None:
+        # Before the version is there: a version is never replaced, so if this ended in between, the
+        # same command could not write the delta any more.
+        if options.delta is not None:
+            from recsys.serve.versions.delta import write_delta
+            from recsys_recipes.serving.grown_files import GROWN
+
+            before = repository.root / name / str(earlier[0])
+            write_delta(before, folder, options.delta, GROWN)
+
+    deployed = deploy(export, settings, measure, repository, write_changes)
     program.print_line(f"Checked: {deployed.parity}")
     if options.delta is not None:
-        from recsys.serve.versions.delta import write_delta
-        from recsys_recipes.serving.grown_files import GROWN
-
-        before = deployed.folder.with_name(str(earlier[0]))
-        write_delta(before, deployed.folder, options.delta, GROWN)
         sizes = sum(file.stat().st_size for file in deployed.folder.iterdir() if file.is_file())
         share = options.delta.stat().st_size / sizes
         program.print_line(f"Wrote {options.delta}: {share:.1%} of the version's bytes")

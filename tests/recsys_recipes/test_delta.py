@@ -14,6 +14,7 @@ from preproc.clicks.serving.feature_file import (
     write_feature_file,
 )
 from recsys.serve.versions import delta as versions_delta
+from recsys.serve.versions.policy import policy_of
 from recsys_recipes.serving import deploy as deploy_program
 from tests import harness
 from tests.dlrm.conftest import DlrmProgram
@@ -116,6 +117,25 @@ def test_deltas_that_are_refused(repositories, capsys, tmp_path):
     deploy(there, f"--apply={delta}")  # still possible
 
 
+@pytest.mark.parametrize("repositories", ["native"], indirect=True)
+@pytest.mark.parametrize("policy", ["latest:1", "specific:1"])
+def test_a_delta_is_served_after_a_rollback_but_not_beside_a_pin(repositories, policy, capsys):
+    _, there, delta = repositories
+    shutil.copytree(there / "dlrm" / "1", there / "dlrm" / "2")
+    deploy(there, f"--version_policy={policy}")
+    if policy == "latest:1":
+        deploy(there, "--rollback")
+    capsys.readouterr()
+    deploy(there, f"--apply={delta}")
+    said = capsys.readouterr().out
+    config = (there / "dlrm" / "config.pbtxt").read_text()
+    assert policy_of(config) == policy
+    if policy == "latest:1":
+        assert "not served" not in said
+    else:
+        assert_tells(said, "--version_policy", "version 1")
+
+
 def test_the_first_version_has_no_delta(generations, tmp_path, capsys):
     _, run = generations[0]
     flags = (f"--checkpoint={run}", f"--delta={tmp_path / 'delta'}")
@@ -124,6 +144,21 @@ def test_the_first_version_has_no_delta(generations, tmp_path, capsys):
     assert not (tmp_path / "delta").exists()
     deploy(tmp_path / "models", f"--apply={tmp_path}", "--backend=native", status=2)
     assert_tells(capsys.readouterr().err, "--apply", "--repository", "--name")
+
+
+def test_a_version_whose_delta_cannot_be_written_is_not_deployed(generations, tmp_path, capsys):
+    """A version is never replaced, so the same command could not write its delta later."""
+    (first, earlier), (second, later) = generations
+    deploy(tmp_path / "models", f"--checkpoint={earlier}", f"--dataset={first}", "--raw")
+    before = files(tmp_path)
+    flags = (f"--checkpoint={later}", f"--dataset={second}", "--version=2")
+    delta = tmp_path / "missing" / "delta"
+    deploy(tmp_path / "models", *flags, f"--delta={delta}", status=2)
+    assert_tells(capsys.readouterr().err, delta)
+    assert files(tmp_path) == before
+    delta.parent.mkdir()
+    deploy(tmp_path / "models", *flags, f"--delta={delta}")
+    assert delta.is_file()
 
 
 def test_feature_files_grow_by_their_new_categories(tmp_path):

@@ -9,9 +9,10 @@ with it.
 
 import dataclasses
 import datetime
+import itertools
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from recsys.serve.server.health import HealthEndpoint, HealthReport, Status
@@ -26,6 +27,8 @@ _TICK_S, _POLL_S = 0.5, 0.05
 _WINDOW_S = 600.0
 """Seconds in which at most `max_restarts` may happen."""
 _LONGEST_PAUSE_S = 30.0
+_CALM_S = 60.0
+"""Restarts as far apart as this are no series, and have no pause."""
 _SHOWN_RESTARTS = 100
 _OF_REQUESTS = (-signal.SIGABRT, -signal.SIGFPE, -signal.SIGSEGV)
 _BLAME = "; a request may have caused it (Security in docs/deployment.md)"
@@ -124,7 +127,7 @@ class Supervisor:
                 "(`max_restarts`)",
                 setting="max_restarts",
             )
-        pause = min(2.0 ** (recent - 1) - 1, _LONGEST_PAUSE_S)
+        pause = restart_pause([then for then, _ in self._restarts])
         # Before the line is printed, so that health shows the restart to readers of the line.
         self._report("degraded" if model else "restarting")
         what = f"{model} is loaded again, the other models keep serving"
@@ -288,6 +291,21 @@ class Supervisor:
             for model, version in sorted(models.ready.keys() - models.failures.keys()):
                 report.models.setdefault(model, []).append(int(version))
         self._health.report = report
+
+
+def restart_pause(restarts: Sequence[float]) -> float:
+    """Returns the seconds to wait before the last of some restarts, at these monotonic times.
+
+    They grow with each restart that follows the one before within a minute. So a server that
+    crashes at once does not use up its restarts, and one that has served does not keep its clients
+    waiting.
+    """
+    gaps = (after - before for before, after in itertools.pairwise(restarts))
+    series = itertools.takewhile(lambda gap: gap < _CALM_S, reversed([*gaps]))
+    pause = 0.0
+    for _ in series:
+        pause = min(2 * pause + 1, _LONGEST_PAUSE_S)
+    return pause
 
 
 def _text(error: Exception) -> str:

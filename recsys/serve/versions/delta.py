@@ -25,7 +25,8 @@ from recsys.errors import UserError
 from recsys.files.durable import whole_file
 from recsys.files.json_text import parse_json
 from recsys.serve.manifest import DEPLOYMENT_FILE, WEIGHTS_FILE, Deployment
-from recsys.serve.versions.policy import policy_of, served_versions
+from recsys.serve.reconfigure import kept_settings
+from recsys.serve.versions.policy import policy_of, served_versions, with_policy
 from recsys.serve.versions.repository import CONFIGS, ModelRepository
 
 FORMAT = "recsys-recipes delta 1"
@@ -228,14 +229,20 @@ def _write_files(
 
 def add_version(
     delta: Path, repository: ModelRepository, name: str, grown: Mapping[str, Grown] | None = None
-) -> Path:
-    """Adds the version that a delta describes to a repository; returns its folder.
+) -> tuple[Path, list[int]]:
+    """Adds the version that a delta describes to a repository.
+
+    As after a deployment, the version policy of the settings applies, also if the model was rolled
+    back.
 
     Args:
         delta: file of `write_delta`.
         repository: repository with the earlier version.
         name: name of the model.
         grown: see `write_delta`.
+
+    Returns:
+        (its folder, the versions served now, ascending).
 
     Raises:
         UserError: the delta is damaged or extends another version, or the repository cannot be
@@ -245,11 +252,19 @@ def add_version(
         model = repository.root / name
         versions = [model / str(version) for version in repository.versions(name)]
         apply_delta(delta, find_earlier(delta, versions), staged.folder, grown)
-        config = repository.config_file(name).read_text()
-        others = {file.stem: file.read_text() for file in model.glob(f"{CONFIGS}/*.pbtxt")}
-        numbers = [*repository.versions(name), staged.version]
-        is_served = staged.version in served_versions(policy_of(config), numbers)
-        return staged.install(config, others, served=is_served)
+        file = repository.config_file(name)
+        was = policy_of(file.read_text())
+        policy = kept_settings(file).get("version_policy", was)
+
+        def text(config: Path) -> str:
+            # Without a change, lines written by hand stay.
+            text = config.read_text()
+            return text if policy == was else with_policy(text, policy)
+
+        others = {other.stem: text(other) for other in model.glob(f"{CONFIGS}/*.pbtxt")}
+        served = served_versions(policy, [*repository.versions(name), staged.version])
+        folder = staged.install(text(file), others, served=staged.version in served)
+        return folder, served
 
 
 def _sizes(deployment: Deployment) -> list[int]:

@@ -126,6 +126,7 @@ class ModelRepository:
         """
         check_name(name)
         with self._changed():
+            self._clear_staging()
             existing = self.versions(name)
             number = max(existing, default=0) + 1 if version is None else version
             if not 1 <= number <= LARGEST_VERSION:
@@ -142,15 +143,21 @@ class ModelRepository:
                     "never replaced; leave the flag out to add the next one",
                     setting="version",
                 )
-            self._clear_staging()
             staged = StagedVersion(self, name, number)
             try:
                 staged.folder.mkdir(parents=True)
                 yield staged
             except Exception as error:  # each format's writer has errors of its own
-                if "No space left" in str(error):
+                reason = str(error)
+                if "No space left" in reason or "quota exceeded" in reason:
                     raise RepositoryError(
-                        f"{self.root}: the disk is full ({error}); nothing was deployed"
+                        f"{self.root}: the disk is full ({reason}); nothing was deployed"
+                    ) from error
+                if "os error" in reason:  # of safetensors
+                    raise RepositoryError(
+                        f"`repository` {self.root} cannot be written: {reason}; nothing was "
+                        "deployed",
+                        setting="repository",
                     ) from error
                 raise
             finally:

@@ -4,9 +4,12 @@
 import fcntl
 import multiprocessing
 import os
+import resource
 import signal
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from recsys.serve.config_pbtxt import ConfigError
 from recsys.serve.versions.repository import LOCK_FILE, ModelRepository, RepositoryError
@@ -129,10 +132,34 @@ def test_a_repository_that_cannot_be_written_says_so(repository):
         add(repository)
 
 
+def test_weights_that_cannot_be_written_are_told(repository, tmp_path):
+    """The library that writes them has an error of its own."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with (
+            refusal("`repository`", repository.root, kind=RepositoryError),
+            repository.staged_version("m", None) as staged,
+        ):
+            save_file({"weights": np.ones(10_000)}, staged.folder / "weights")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
+
+
 def _die_while_staging(root):
     with ModelRepository(root).staged_version("m", None) as staged:
         (staged.folder / "weights").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killed_while_staging(repository):
+    process = multiprocessing.get_context("fork").Process(
+        target=_die_while_staging, args=(repository.root,)
+    )
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -140,12 +167,7 @@ def test_after_a_kill_the_next_deployment_cleans_up(repository, tmp_path, is_new
     if not is_new:
         add(repository)
     before = tree(repository.root)
-    process = multiprocessing.get_context("fork").Process(
-        target=_die_while_staging, args=(repository.root,)
-    )
-    process.start()
-    process.join(PATIENCE_S)
-    assert process.exitcode == -signal.SIGKILL
+    _killed_while_staging(repository)
     assert tree(repository.root) == before
     assert repository.staging().exists()
     with repository.staged_version("other", None):
@@ -155,6 +177,15 @@ def test_after_a_kill_the_next_deployment_cleans_up(repository, tmp_path, is_new
     assert [p.name for p in tmp_path.iterdir()] == ["models"]
     version = add(repository, text="whole")
     assert (version / "weights").read_text() == "whole"
+
+
+def test_after_a_kill_a_refused_deployment_cleans_up_too(repository, tmp_path):
+    """Killed after its version had appeared, the same command is refused."""
+    add(repository)
+    _killed_while_staging(repository)
+    with refusal("`version`", kind=RepositoryError), repository.staged_version("m", 1):
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == ["models"]
 
 
 def test_a_configuration_that_stays_the_same_is_not_written(repository):
