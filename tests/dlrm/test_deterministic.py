@@ -13,6 +13,7 @@ from dlrm.config import DlrmConfig
 from dlrm.nn.shards import NUM_SHARDS, batch_bounds, linear_in_shards, shards_of, tree_sum
 from dlrm.train.resolve import resolve
 from recsys.data.feature_spec import ListFeature
+from recsys.train.saving.run_folder import CheckpointFolder
 from tests.checkpoints import assert_same, latest
 from tests.dlrm.conftest import CARDINALITIES, SMALL_MODEL, SPEC
 from tests.dlrm.ranks import figures, placement_of
@@ -93,7 +94,7 @@ def test_a_killed_run_continues_on_another_number_of_processes(dataset, tmp_path
         dataset, folder, before, placement="mixed" if before > 1 else None, **settings
     )
     with started(*words, start_new_session=True) as running:
-        wait_for(lambda: any((folder / "run").glob("step_*")))
+        wait_for(CheckpointFolder(folder / "run").latest, "a checkpoint", process=running)
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
     assert latest(folder / "run").state["step"] < 200
