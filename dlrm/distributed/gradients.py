@@ -152,7 +152,8 @@ class AllReducedGradients:
         self._buckets.finish()
         if self._loss is not None:
             total, sum_of_ranks = self._loss
-            total.copy_(sum_of_ranks.wait())
+            if (summed := sum_of_ranks.wait()) is not total:
+                total.copy_(summed)
             self._loss = None
 
     def overflow_anywhere(self, overflow: Tensor | None) -> Tensor:

@@ -27,7 +27,7 @@ def batch_bounds(num_rows: int, parts: int) -> list[int]:
     four parts of the first of two are the first four of eight.
     """
     if parts % 2 == 0:
-        half = num_rows // 2
+        half = num_rows - num_rows // 2
         first, second = (batch_bounds(rows, parts // 2) for rows in (half, num_rows - half))
         return [*first, *(half + bound for bound in second[1:])]
     sizes = [num_rows // parts + (part < num_rows % parts) for part in range(parts)]
