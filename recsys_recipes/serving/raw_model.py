@@ -2,7 +2,7 @@
 """The `model.py` of a model of clicks from raw rows, in Triton's Python backend."""
 
 from recsys.serve.python_backend import PythonBackendModel
-from recsys_recipes.serving.raw_rows import ServedRawClicks
+from recsys_recipes.serving.raw_clicks import ServedRawClicks
 
 
 class TritonPythonModel(PythonBackendModel):

@@ -1,37 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports models of clicks that take raw rows, and serves them."""
+"""Exports models of clicks that take raw rows."""
 
 from pathlib import Path
-from typing import ClassVar, Self
-
-import torch
+from typing import ClassVar
 
 from dlrm.serve.export import ClicksExport, DlrmExport
 from preproc.clicks.applied import semantics_of_dataset
 from preproc.clicks.serving.feature_file import NumberType, write_feature_file
-from preproc.clicks.serving.line_transform import LineTransform
 from recsys.errors import UserError
-from recsys.serve.manifest import FEATURE_FILE, Deployment
-from recsys.serve.raw_rows import ServedRawRows
+from recsys.serve.manifest import FEATURE_FILE
 from recsys.serve.served import ServedModel
 from recsys.serve.signature import Signature, with_raw_rows
 from recsys.settings import joined
 from recsys_recipes.blending.clicks.serving import ClicksBlendExport
 from recsys_recipes.logistic.serving import LogisticExport
-from recsys_recipes.models import served_clicks
+from recsys_recipes.serving.raw_clicks import ServedRawClicks
 
 _NUMBERS: dict[str, NumberType] = {"split": "float16", "parquet": "float32"}
 """Type of dataset that a model deployed with --raw may be trained on -> type of its numbers."""
-
-
-class ServedRawClicks(ServedRawRows):
-    """A deployed model of clicks that takes raw rows; its version folder names its kind."""
-
-    @classmethod
-    def open(cls, folder: Path, device: torch.device) -> Self:
-        """Loads a version folder."""
-        model = served_clicks(Deployment.load(folder).kind).open(folder, device)
-        return cls(model, LineTransform(folder / FEATURE_FILE))
 
 
 class RawExport(ClicksExport):

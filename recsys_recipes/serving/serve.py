@@ -70,8 +70,9 @@ def run(flag_values: flags.FlagValues, arguments: Sequence[str], words: Sequence
         # -P: the current folder may have modules that would shadow others.
         os.execv(python, [str(python), "-P", "-m", "recsys_recipes", "serve", *words[1:]])
     raise_file_limit()
-    settings = settings.with_ports()  # the same ports after each restart
+    # It listens before the other ports are drawn: one of them could be its port otherwise.
     health = HealthEndpoint(settings.host, options.health_port)
+    settings = settings.with_ports()  # the same ports after each restart
     temporary = None
     if log_file is None:
         temporary = Path(tempfile.mkdtemp(prefix=LOG_FOLDER_NAME.format(pid=os.getpid())))

@@ -23,7 +23,7 @@ from recsys.serve.client.requests import check_arrays
 from recsys.serve.config_pbtxt import parse_config
 from recsys.serve.reconfigure import kept_settings
 from recsys.serve.versions.policy import is_handwritten, policy_of, served_versions, with_policy
-from recsys_recipes.serving.raw_rows import ServedRawClicks
+from recsys_recipes.serving.raw_clicks import ServedRawClicks
 from tests.dlrm.deployed import draw
 from tests.fuzz.compiled import inputs
 from tests.fuzz.documents import edited_json, edited_yaml

@@ -19,7 +19,7 @@ from preproc.clicks.serving.line_transform import LineTransform
 from recsys.serve.manifest import FEATURE_FILE
 from recsys.serve.served import ServedModel
 from recsys_recipes.serving import deploy
-from recsys_recipes.serving.raw_rows import ServedRawClicks
+from recsys_recipes.serving.raw_clicks import ServedRawClicks
 from tests import harness
 from tests.bert4rec import conftest as bert4rec
 from tests.dlrm import conftest as dlrm

@@ -17,7 +17,7 @@ from recsys_recipes.blending.clicks.serving import ServedClicksBlend
 from recsys_recipes.blending.clicks.stored import StoredClicksBlend
 from recsys_recipes.models import MODELS, model_of
 from recsys_recipes.serving import deploy
-from recsys_recipes.serving.raw_rows import ServedRawClicks
+from recsys_recipes.serving.raw_clicks import ServedRawClicks
 from tests import harness
 from tests.dlrm.conftest import DlrmProgram, dataset, trained  # noqa: F401
 from tests.harness import assert_tells

@@ -21,7 +21,7 @@ from recsys_recipes import clicks, fitted
 from recsys_recipes.logistic.serving import ServedLogistic
 from recsys_recipes.models import MODELS, model_of
 from recsys_recipes.serving import deploy
-from recsys_recipes.serving.raw_rows import ServedRawClicks
+from recsys_recipes.serving.raw_clicks import ServedRawClicks
 from tests import harness
 from tests.dlrm.conftest import CARDINALITIES, ROWS, SPEC, dataset, make_columns  # noqa: F401
 from tests.harness import assert_tells, refusal

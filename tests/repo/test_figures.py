@@ -259,7 +259,7 @@ SOURCES = {
     "docs/image.md": (1, "docs/flags.md"),
     "docs/training_input.md": (1, "docs/flags.md"),
     "docs/kernels.md": (2, "tests/fake_cuda/test_budget.py", f"{RECORDS}gpu_training.jsonl"),
-    "docs/reliability.md": (1, "tests/fuzz/__main__.py"),
+    "docs/reliability.md": (2, "tests/fuzz/__main__.py", "tests/kills/__main__.py"),
     "docs/several_devices.md": (3, "tests/dlrm/test_placement.py", "docs/log.md"),
 }
 """Document -> its tables of figures that no report fills, and where these are from: records, a test

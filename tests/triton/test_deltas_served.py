@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys_recipes.serving.raw_rows import ServedRawClicks
+from recsys_recipes.serving.raw_clicks import ServedRawClicks
 from tests.dlrm.conftest import make_program
 from tests.dlrm.days import FIRST
 from tests.preproc.clicks.rows import extend, good_text, without_labels

@@ -76,6 +76,10 @@ def read_process(pid: int) -> Process:
     return Process(pid, start.partition("(")[2], state, int(parent))
 
 
+_FAULTS = {"Z": "died", "T": "was stopped by a signal"}
+"""State of a process -> why its instance does not work."""
+
+
 def find_instances(server_pid: int) -> list[Instance]:
     """Returns the instances of a server, by process id; a dead one no longer has a name."""
     instances = []
@@ -86,7 +90,7 @@ def find_instances(server_pid: int) -> list[Instance]:
             command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             words = command_line.decode(errors="replace").split("\0")
             name, file = (words[_NAME_FIELD], words[1]) if len(words) > _NAME_FIELD else ("", "")
-            fault = {"Z": "died", "T": "was stopped by a signal"}.get(process.state, "")
+            fault = _FAULTS.get(process.state, "")
             instances.append(Instance(process.pid, fault, name, Path(file).parent))
     return sorted(instances)
 
@@ -111,6 +115,22 @@ class Instances:
         for pid, end in self._ends.items():
             if end < time.monotonic():
                 self._known[pid].kill()
+
+    def has_new_fault(self) -> bool:
+        """Returns whether an instance has stopped working since the last look, which costs more."""
+        for pid, instance in self._known.items():
+            if not instance.fault:
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    if read_process(pid).state in _FAULTS:
+                        return True
+        return False
+
+    def has_suspect(self) -> bool:
+        """Returns whether the next look may find an instance dead; see `dead`."""
+        return any(
+            each.fault and each.name and pid not in self._failing and pid not in self._ends
+            for pid, each in self._known.items()
+        )
 
     def of(self, model: str) -> list[Instance]:
         """Returns the instances of a model."""

@@ -222,6 +222,8 @@ class TritonServer:
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             # The server stays ready if a model fails to load later.
             "--strict-readiness=false",
+            # Otherwise a Python model is first started for its config alone, in twice the time.
+            "--disable-auto-complete-config",
             *settings.arguments,
         ]
         variables = {

@@ -24,6 +24,8 @@ from recsys.serve.server.process import ServerSettings, TritonServer, version_te
 from recsys.settings import setting
 
 _TICK_S, _POLL_S = 0.5, 0.05
+_CONFIRM_S = 0.1
+"""Seconds to a second look at an instance that may be ending in order."""
 _WINDOW_S = 600.0
 """Seconds in which at most `max_restarts` may happen."""
 _LONGEST_PAUSE_S = 30.0
@@ -97,7 +99,7 @@ class Supervisor:
                         on_ready(server)
                     served = True
                     while not self._stopped():
-                        time.sleep(_TICK_S)
+                        self._wait()
                         self._look()
                     self._say("stopping (a client that keeps its connection open may delay it)")
             except Exception as error:  # from the server or its surroundings
@@ -108,6 +110,15 @@ class Supervisor:
                 deadline = time.monotonic() + self._restart(_text(error))
                 while time.monotonic() < deadline and not self._stopped():
                     time.sleep(_TICK_S)
+
+    def _wait(self) -> None:
+        """Waits until the next look: shorter if the server or an instance ends."""
+        is_suspect = self._instances.has_suspect()
+        deadline = time.monotonic() + (_CONFIRM_S if is_suspect else _TICK_S)
+        while (left := deadline - time.monotonic()) > 0 and self._server.poll() is None:
+            if not is_suspect and self._instances.has_new_fault():
+                return
+            time.sleep(min(left, _POLL_S))
 
     def _restart(self, reason: str, model: str = "") -> float:
         """Counts and reports a restart of the server or a model; returns the pause before it.
