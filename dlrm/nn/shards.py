@@ -18,6 +18,11 @@ weight would be written and added more often."""
 
 _independent: dict[tuple[int, ...], bool] = {}
 """Whether rows of a product of these sizes have the bits of the same rows in smaller products."""
+_by_any_threads: dict[tuple[int, ...], bool] = {}
+"""Whether a product of these sizes has the bits of one thread.
+
+In MKL's strict mode all have; some do not on processors that lack this mode.
+"""
 
 
 def batch_bounds(num_rows: int, parts: int) -> list[int]:
@@ -77,6 +82,34 @@ def product_in_shards(a: Tensor, b: Tensor, num_shards: int, bias: Tensor | None
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiplies with all threads if that has the bits of one thread, and otherwise with one."""
+    threads = torch.get_num_threads()
+    size = (*a.shape, *a.stride(), b.shape[1], *b.stride(), bias is not None, threads)
+    if threads > 1 and size not in _by_any_threads:
+        generator = torch.Generator().manual_seed(0)
+        first, second = _drawn_like(a, generator), _drawn_like(b, generator)
+        of_all = _library_product(first, second, bias)
+        _by_any_threads[size] = torch.equal(of_all, _of_one_thread(first, second, bias))
+    if threads == 1 or _by_any_threads[size]:
+        return _library_product(a, b, bias)
+    return _of_one_thread(a, b, bias)
+
+
+def _drawn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return drawn.copy_(torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator))
+
+
+def _of_one_thread(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _library_product(a, b, bias)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _library_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
 
 
@@ -123,6 +156,6 @@ class _LinearInShards(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             to_x = product_in_shards(delta, weight, ctx.num_shards)
         pairs = zip(deltas, inputs, strict=True)
-        to_weight = tree_sum([of_rows.t() @ rows for of_rows, rows in pairs])
+        to_weight = tree_sum([_product(of_rows.t(), rows, None) for of_rows, rows in pairs])
         to_bias = tree_sum([of_rows.sum(0) for of_rows in deltas]) if ctx.has_bias else None
         return to_x, to_weight, to_bias, None, None

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from dlrm.config import DlrmConfig
-from dlrm.nn.shards import NUM_SHARDS, batch_bounds, linear_in_shards, shards_of, tree_sum
+from dlrm.nn.shards import (
+    NUM_SHARDS,
+    batch_bounds,
+    linear_in_shards,
+    product_in_shards,
+    shards_of,
+    tree_sum,
+)
 from dlrm.train.resolve import resolve
 from recsys.data.feature_spec import ListFeature
 from recsys.train.saving.run_folder import CheckpointFolder
@@ -162,6 +169,19 @@ def test_a_layer_in_shards_is_a_layer(rows, has_bias, relu):
     torch.testing.assert_close(
         torch.autograd.grad(found, given, upstream), torch.autograd.grad(expected, given, upstream)
     )
+
+
+def test_a_product_has_the_bits_of_one_thread():
+    """Also where MKL does not multiply in its strict mode, as in this process."""
+    generator = torch.Generator().manual_seed(0)
+    delta, x = (torch.randn(256, n, generator=generator) for n in (1, 256))
+    found, threads = [], torch.get_num_threads()
+    for number in (1, 2):
+        torch.set_num_threads(number)
+        found.append(product_in_shards(delta.t(), x, 1))
+        assert torch.get_num_threads() == number
+    torch.set_num_threads(threads)
+    assert torch.equal(*found)
 
 
 def test_the_sum_of_processes_is_that_of_one():
