@@ -30,11 +30,11 @@ def run(flag_values: flags.FlagValues, *, has_own_defaults: bool = False) -> Non
         dlrm_flags.take_default_preset(flag_values)
     config = config_from_flags(flag_values)
     dlrm_flags.refuse_unused(flag_values, config)
+    if config.run.deterministic:
+        fix_products()  # before anything imports torch, as the race of `--preset auto` does
     if flag_values["preset"].value == AUTO:
         config = _auto(flag_values)
     config.require_inputs()
-    if config.run.deterministic:
-        fix_products()
     # These import torch, which takes seconds; a typo has been refused before.
     from dlrm.recipe import DlrmRecipe, join_run
     from recsys.train.run import Run, execute

@@ -52,10 +52,10 @@ struct KernelTable {
   int64_t (*scan)(const ScanRows& rows, const ScanQuery& query, int64_t begin, int64_t end,
                   float threshold, int32_t* candidates);
 
-  // Over chunks of sorted lookups: updates the rows that lie in one chunk, and leaves partial sums
-  // of the others in the workspace.
+  // Over chunks of sorted lookups: updates the rows that have one part, and leaves the sums of the
+  // parts of the others in the workspace.
   RangeKernel<UpdateArguments> update_chunks;
-  // Updates the rows that begin in chunks [begin, end) and reach into later ones.
+  // Updates the rows that begin in chunks [begin, end) and have more than one part.
   RangeKernel<UpdateArguments> update_long_rows;
   // All lookups of the rows that a thread owns, in their order.
   void (*sgd_unsorted)(const UpdateArguments& arguments, int owner, int num_owners);
