@@ -64,7 +64,10 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         with open_rows(job, workspace.root, reporter) as rows:
             keep = () if known is None else (known.keep,)
             add = rows.add if growth is None else _after_earlier_days(growth, layout, rows)
-            read = read_ratings(job, files, layout, reporter, chunk_bytes, add, *keep)
+            is_later_day = growth is not None and growth.last is not None
+            read = read_ratings(
+                job, files, layout, reporter, chunk_bytes, add, *keep, is_later_day=is_later_day
+            )
             read.num_rows += 0 if growth is None else growth.num_earlier
             for file in files:
                 file.check_unchanged()

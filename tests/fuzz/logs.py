@@ -45,7 +45,7 @@ _PACK: tuple[Callable[[bytes], bytes], ...] = (bytes, bytes, bytes, gzip.compres
 
 
 @functools.lru_cache(maxsize=2048)
-def _schema(number: int) -> tuple[str, dict[str, Any]]:
+def schema_of(number: int) -> tuple[str, dict[str, Any]]:
     """Returns one of many schemas, as YAML and as a document."""
     rng = random.Random(number)
     has_lists, has_header = rng.random() < 0.3, rng.random() < 0.6
@@ -81,7 +81,7 @@ def _field(draws: Draws, text: str, dialect: dict[str, object]) -> bytes:
     return field
 
 
-def _text(draws: Draws, schema: dict[str, Any]) -> bytes:
+def text_of_log(draws: Draws, schema: dict[str, Any]) -> bytes:
     names, dialect = ["bought"], schema["dialect"]
     for column in schema["columns"][0 if dialect["header"] else 1 :]:
         given = column["name"]
@@ -104,7 +104,7 @@ def _text(draws: Draws, schema: dict[str, Any]) -> bytes:
 
 
 @functools.lru_cache(maxsize=2048)
-def _semantics(document: str) -> ClicksSemantics | None:
+def semantics_of_document(document: str) -> ClicksSemantics | None:
     """Returns the semantics of a schema; None if it is refused, which another target tests."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "schema.yaml")
@@ -118,14 +118,14 @@ def _semantics(document: str) -> ClicksSemantics | None:
 def logs(folder: Path, data: bytes) -> None:
     """Prepares a log by the kernel and by the reference."""
     draws = Draws(data)
-    document, schema = _schema(draws.below(2048))
-    semantics = _semantics(document)
+    document, schema = schema_of(draws.below(2048))
+    semantics = semantics_of_document(document)
     if semantics is None:
         return
     (folder / "schema.yaml").write_text(document)
     (folder / "logs").mkdir()
     for number in range(1 + draws.below(2)):
-        text = draws.pick(_PACK)(_text(draws, schema))
+        text = draws.pick(_PACK)(text_of_log(draws, schema))
         (folder / "logs" / f"{number}.csv").write_bytes(draws.edited(text, 1))
     has_lists = any(column["role"] == "categorical_list" for column in schema["columns"])
     formats = (("split",), ("parquet",), ("split", "parquet"))

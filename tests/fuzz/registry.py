@@ -8,6 +8,7 @@ from tests.fuzz.target import Target
 MODULES: dict[str, tuple[str, ...]] = {
     "streams": ("streams",),
     "logs": ("logs",),
+    "growth": ("growing_logs", "growing_ratings"),
     "ratings": ("ratings",),
     "tables": ("tables",),
     "datasets": ("click_datasets", "prepared_datasets", "sequence_datasets"),

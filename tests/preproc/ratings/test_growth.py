@@ -139,6 +139,17 @@ def test_the_command_adds_a_day_and_refuses_others(tmp_path):
     assert tree(made) == before
 
 
+def test_a_day_that_adds_nothing_is_refused(tmp_path):
+    (first, _), _ = write_days(tmp_path / "logs", days=2)
+    low, made = tmp_path / "logs" / "low.dat", tmp_path / "days"
+    low.write_text("1::2::1::300\n")
+    extend(made, first)
+    before = tree(made)
+    errors = called("movielens", "--extend", made, "--input", low, status=2)
+    assert_tells(errors, low, "--min_rating", "--extend", made)
+    assert tree(made) == before
+
+
 def test_a_stopped_day_changes_nothing(tmp_path):
     files, _ = write_days(tmp_path / "logs", days=2)
     extend(tmp_path / "days", files[0])
