@@ -11,6 +11,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "growth": ("growing_logs", "growing_ratings"),
     "ratings": ("ratings",),
     "tables": ("tables",),
+    "recommending": ("recommended_lines",),
     "datasets": ("click_datasets", "prepared_datasets", "sequence_datasets"),
     "texts": ("schemas", "presets", "json_requests", "histories", "model_configs"),
     "models": ("dlrm_checkpoints", "bert4rec_checkpoints", "deployed_versions", "deltas"),
