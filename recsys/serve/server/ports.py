@@ -36,7 +36,8 @@ def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
     """Returns a free port for each name.
 
     The ports lie outside the range that the system gives to connections. Otherwise a connection
-    could take one during a restart.
+    could take one during a restart. A port that was drawn stays with this process until it ends: a
+    server listens only seconds later, and others that start meanwhile must not draw it too.
 
     Raises:
         ServerError: no program can listen on the host.
@@ -46,7 +47,23 @@ def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
     below = int(_CONNECTIONS.read_text().split()[0]) if _CONNECTIONS.exists() else 32_768
     candidates = range(_LOWEST, below if below > 2 * _LOWEST else 1 << 16)
     shuffled = random.sample(candidates, len(candidates))
-    return dict(zip(names, (p for p in shuffled if not _refusal(host, p)), strict=False))
+    drawn = (port for port in shuffled if not _refusal(host, port) and _draw(port))
+    return dict(zip(names, drawn, strict=False))
+
+
+def _draw(port: int) -> bool:
+    """Marks a port as drawn; returns False if a process that still runs has drawn it.
+
+    The mark is an abstract name of this process, which the system frees at its end.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0recsys-recipes port {port}")
+    except OSError:
+        mark.close()
+        return False
+    mark.detach()
+    return True
 
 
 def _refusal(host: str, port: int, *, reuse: bool = False) -> OSError | None:
