@@ -179,7 +179,7 @@ def test_requests_arrive_at_a_rate_whatever_the_server_does(ask, ratings):
     assert (batch, rate, clients) == (1, 20, 4)
     assert 0 < answered <= 100
     assert 0 < p50 <= p90 <= p99
-    assert 5 < rows_per_s < 80
+    assert 0 < rows_per_s < 80
     # Far too many: the last one waits for all before it, though the server is as fast as ever.
     (line,) = load_rows(ask, ratings, *ARRIVALS, "--request_rate=20000", "--seconds=0.05")
     _, _, _, _, _, overloaded, rows_per_s, answered = numbers(line)

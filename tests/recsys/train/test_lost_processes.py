@@ -54,7 +54,7 @@ def stay_away(rank, told):
         pytest.raises(ProcessLostError, match=rf"^rank 1 .process (?!{os.getpid()} )\d+ ")
         if rank == 0
         else contextlib.nullcontext(),
-        join_processes("cpu", 1, process_timeout=3) as processes,
+        join_processes("cpu", 1, process_timeout=5) as processes,
     ):
         if rank == 0:
             processes.barrier()
@@ -84,7 +84,7 @@ def test_an_error_of_one_process_is_its_own_and_ends_the_others():
 
 
 def leave_last(rank, told):
-    with join_processes("cpu", 1, process_timeout=3) as processes:
+    with join_processes("cpu", 1, process_timeout=60) as processes:
         processes.barrier()
         if rank == 1:
             harness.wait_for(told.exists, "the other rank to leave")
