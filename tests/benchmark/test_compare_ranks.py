@@ -4,8 +4,8 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import scipy
 from pyarrow import csv, parquet
-from scipy import stats
 
 from benchmark import compare_ranks
 from benchmark.compare_ranks import holm, randomization_test
@@ -95,7 +95,7 @@ def test_lists_of_another_software_are_judged_as_their_ranks(tmp_path, drawn, ca
 @pytest.mark.parametrize("shift", [0, 0.02, 0.05, 1])
 def test_exchanges_give_the_probability_of_scipy(shift):
     of_users = np.random.default_rng(3).normal(shift, 0.5, 1001)
-    expected = stats.permutation_test(
+    expected = scipy.stats.permutation_test(
         (of_users,), np.mean, permutation_type="samples", vectorized=True, batch=100, rng=0
     )
     assert randomization_test(of_users, 9999) == pytest.approx(expected.pvalue, abs=0.02)

@@ -7,7 +7,6 @@ time and changes neither shapes nor guards.
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from recsys.train.optimizers.precision import Precision
 from tests.bert4rec.steps import FLOAT32, config, train
@@ -34,11 +33,13 @@ SCHEMES = [
 
 
 @pytest.fixture(autouse=True)
-def own_cache():
-    """Forgets what other tests compiled."""
+def counters():
+    """Counts of the compiler, which forgets what other tests compiled."""
+    from torch._dynamo.utils import counters  # takes seconds
+
     torch._dynamo.reset()
     counters.clear()
-    yield
+    yield counters
     torch._dynamo.reset()
 
 
@@ -49,7 +50,7 @@ def losses_of(settings, precision):
 
 @needs("Python headers")  # without them the program refuses, whatever the backend
 @pytest.mark.parametrize(("settings", "precision"), SCHEMES)
-def test_one_graph_serves_batches_of_all_sizes(settings, precision):
+def test_one_graph_serves_batches_of_all_sizes(settings, precision, counters):
     settings = settings | {"windows": "random", "dupe_factor": 2}
     eager = losses_of(config(**settings), precision)
     assert not counters["stats"]
@@ -62,7 +63,7 @@ def test_one_graph_serves_batches_of_all_sizes(settings, precision):
 
 @needs("Python headers")
 @pytest.mark.release
-def test_the_program_trains_with_generated_code(program, dataset):
+def test_the_program_trains_with_generated_code(program, dataset, counters):
     flags = (
         *(f"--dataset_path={dataset}", "--dropout=0", "--attention_dropout=0", "--print_freq=1"),
         *("--max_steps=14", "--windows=random", "--activation_checkpointing", "--clip_norm=1"),

@@ -6,8 +6,9 @@ import sys
 
 import numpy as np
 import pytest
+import scipy
 import torch
-from scipy import optimize, sparse, stats
+from scipy import sparse
 
 from dlrm.train.baselines.paired import leads_over
 from dlrm.train.baselines.trees import Trees
@@ -49,7 +50,7 @@ def test_the_weights_are_those_of_another_optimizer():
         logits = dense @ weights[:-1] + weights[-1]
         return log_losses(logits, labels).sum() + weights[:-1] @ weights[:-1]
 
-    least = optimize.minimize(loss, np.zeros(21), method="BFGS", options={"gtol": 1e-6})
+    least = scipy.optimize.minimize(loss, np.zeros(21), method="BFGS", options={"gtol": 1e-6})
     assert loss(found) - least.fun < 1e-6 * len(labels)
     np.testing.assert_allclose(found, least.x, atol=0.01)
 
@@ -119,7 +120,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         first, second, labels = draw(400, draws)
         leads = leads_over("other", second, first, labels)
         held += [lead.low < value < lead.high for lead, value in zip(leads, truth, strict=True)]
-    low, high = stats.binom.ppf((0.0005, 0.9995), 400, 0.95)
+    low, high = scipy.stats.binom.ppf((0.0005, 0.9995), 400, 0.95)
     assert (low <= held).all()
     assert (held <= high).all()
 

@@ -3,9 +3,9 @@
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from pyarrow import parquet
-from scipy import optimize
 
 from dlrm.config import DataConfig
 from dlrm.scripts import main as dlrm_main
@@ -88,7 +88,9 @@ def test_the_weights_have_the_least_loss_of_the_validation_rows(blended, parts, 
         return log_losses(weights[0] * first + weights[1] * second + weights[2], labels).mean()
 
     found = StoredClicksBlend.open(folder).weights.numpy()
-    least = optimize.minimize(loss, [1, 0, 0], method="Nelder-Mead", options={"maxiter": 2000})
+    least = scipy.optimize.minimize(
+        loss, [1, 0, 0], method="Nelder-Mead", options={"maxiter": 2000}
+    )
     assert loss(found) - least.fun < 1e-5
     (_, of_first), (_, of_second), (_, of_blend) = (
         logits_of(data, each, tmp_path) for each in (*parts, folder)
