@@ -274,6 +274,17 @@ def test_nginx_keeps_compressed_requests_from_the_server(proxy, served):
     assert proxy.status(path, proxy.bearer(), identity, body=plain)[0] == 400
 
 
+@needs("nginx")
+def test_nginx_keeps_forms_from_the_server(proxy, served):
+    """This server parses them on its stack; curl calls every body a form."""
+    path, pid = "/v2/models/dlrm/infer", served.server_pid
+    form = ("Content-Type", "application/x-www-form-urlencoded")
+    body = b"a=".ljust(4 << 20, b"b")
+    assert proxy.status(path, proxy.bearer(), form, body=body)[0] >= 400
+    assert proxy.status("/v2/models/dlrm", proxy.bearer())[0] == 200
+    assert served.server_pid == pid
+
+
 def test_the_health_check_of_the_container_tells_health(served):
     described = yaml.safe_load((OPERATIONS / "compose.yaml").read_text())
     _, python, *words = described["services"]["server"]["healthcheck"]["test"]

@@ -7,9 +7,9 @@ A server calls a model ready even if an instance hangs, or its weights were dama
 import dataclasses
 import json
 import math
-import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from recsys.serve.client.connection import (
     Endpoint,
     EndpointError,
     OverloadedError,
+    keep_shared,
     request_from_json,
 )
 from recsys.serve.client.requests import Arrays
@@ -29,6 +30,8 @@ PROBE_FILE = "probe.json"
 SILENCE_S = 30.0
 """Seconds without an answer after which a server or version counts as hung."""
 _NO_ANSWER = ("", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
+_threads = ThreadPoolExecutor(256, "probe", keep_shared)
+"""Threads that ask: as many as questions were under way at a time, for all servers."""
 
 
 def write_probe(folder: Path, request: Arrays, answer: Arrays, tolerance: float) -> None:
@@ -52,7 +55,7 @@ class Probe:
 
     Attributes:
         recorded: contents of the file, read once because the repository may become unavailable.
-        thread: thread of the last question.
+        question: the last one, which may be under way.
         sent: time of the last question.
         answered: time of the last answer, right or wrong.
         right: time of the last right answer.
@@ -64,7 +67,7 @@ class Probe:
 
     file: Path
     recorded: dict[str, Any] = dataclasses.field(default_factory=dict)
-    thread: threading.Thread | None = None
+    question: "Future[None] | None" = None
     sent: float = -math.inf
     answered: float = -math.inf
     right: float = dataclasses.field(default_factory=time.monotonic)
@@ -128,11 +131,9 @@ class Prober:
                 probe.alive, probe.executions = now, executions
             if now - probe.alive > SILENCE_S:
                 raise ServerError(f"{version_text(version)} did not answer for {SILENCE_S:.0f} s")
-            is_asked = probe.thread is not None and probe.thread.is_alive()
+            is_asked = probe.question is not None and not probe.question.done()
             if not is_asked and now - probe.sent >= self._every_s:
-                call = (server.url, version)
-                probe.thread = threading.Thread(target=probe.ask, args=call, daemon=True)
-                probe.thread.start()
+                probe.question = _threads.submit(probe.ask, server.url, version)
                 probe.sent = now
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loaded into the server and its instances (LD_PRELOAD): hides from other users of the machine what
-// tritonserver would show them, and ends the server with its supervisor.
+// tritonserver would show them, ends the server with its supervisor, and bounds what the server
+// keeps of freed memory.
 //
 // - Every user can list the arguments of a process. An argument of tritonserver that ends with a
 //   line feed and a name gets the value of that environment variable instead, which only the
@@ -11,7 +12,12 @@
 // - RECIPES_SUPERVISOR names the process that started this one. The kernel kills this process when
 //   the supervisor ends for any reason. Doing this from Python would mean forking a process that
 //   has gRPC threads.
+// - glibc raises the size from which it maps blocks with each one that is freed, up to 32 MiB. From
+//   then on each of the server's many threads keeps what huge requests and earlier versions left
+//   in its arena. With a fixed size such blocks go back to the system at once. Instances keep the
+//   rule of glibc: they compute with large blocks all the time.
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +29,7 @@
 namespace {
 
 const char kServer[] = "tritonserver";
+const int kMappedBytes = 256 << 10;
 
 mode_t mask = 0;
 
@@ -45,6 +52,8 @@ __attribute__((constructor)) void begin(int count, char** arguments, char**) {
   umask(mask);
   end_with_supervisor();
   if (count < 1 || strcmp(name_of(arguments[0]), kServer) != 0) return;
+  mallopt(M_MMAP_THRESHOLD, kMappedBytes);
+  mallopt(M_TRIM_THRESHOLD, kMappedBytes);
   for (int i = 1; i < count; ++i) {
     const char* mark = strrchr(arguments[i], '\n');
     const char* value = mark ? getenv(mark + 1) : nullptr;
