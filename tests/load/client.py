@@ -139,7 +139,7 @@ class Client:
     async def _one(self, record: Record, number: int, start: float) -> None:
         message = self._messages[record.numbers[number]]
         record.sent[number] = time.perf_counter() - start
-        call = asyncio.ensure_future(self._ask(message))
+        call = asyncio.ensure_future(self.ask(message))
         # Not `wait_for`: it would cancel the call, and cancelled gRPC calls end this server.
         done, _ = await asyncio.wait([call], timeout=DEADLINE_S)
         record.done[number] = time.perf_counter() - start
@@ -164,7 +164,8 @@ class Client:
         fault = model.fault(reply.version, message.form, message.start, reply.outputs)
         return (WRONG, f"version {reply.version}: {fault}") if fault else (RIGHT, "")
 
-    async def _ask(self, message: Message) -> Reply:
+    async def ask(self, message: Message) -> Reply:
+        """Sends a request; returns what came back, or why nothing did."""
         try:
             if message.way == "socket":
                 return await self._hang_up(message)

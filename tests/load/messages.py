@@ -72,22 +72,22 @@ def _good(model: Model, kind: str, rows: int, variants: int) -> Iterator[Message
         for start in np.linspace(0, most, variants).astype(int).tolist():
             arrays = model.rows(form, start, rows)
             for way in WAYS:
-                yield _message(kind, model.name, way, arrays, form=form, start=start)
+                yield encode(kind, model.name, way, arrays, form=form, start=start)
 
 
 def _huge(model: Model) -> Iterator[Message]:
     for form, pool in model.forms.items():
         for way in WAYS:
-            yield _message(LARGEST, model.name, way, model.rows(form, 0, model.most_rows), form)
+            yield encode(LARGEST, model.name, way, model.rows(form, 0, model.most_rows), form)
             more = {
                 name: np.resize(array, (model.most_rows + 1, *array.shape[1:]))
                 for name, array in pool.items()
             }
-            yield _message(TOO_LARGE, model.name, way, more)
+            yield encode(TOO_LARGE, model.name, way, more)
     if "line" in model.forms:
         line: Arrays = {"line": np.array([[b"\t".join([b"0"] * (_HUGE_BYTES // 2))]], np.object_)}
         for way in WAYS:
-            yield _message(TOO_LARGE, model.name, way, line)
+            yield encode(TOO_LARGE, model.name, way, line)
 
 
 def _bad(model: Model) -> Iterator[Message]:
@@ -120,21 +120,21 @@ def _bad(model: Model) -> Iterator[Message]:
     for kind, each in arrays.items():
         for way in WAYS:
             if way != "json" or b"\xff\x00" not in str(each).encode():
-                yield _message(kind, model.name, way, each)
+                yield encode(kind, model.name, way, each)
     for way in WAYS:
-        yield _message("unknown model", f"no_{model.name}", way, good)
-        yield _message("unknown version", model.name, way, good, version="999999")
+        yield encode("unknown model", f"no_{model.name}", way, good)
+        yield encode("unknown version", model.name, way, good, version="999999")
         if "numerical" in good:
             not_finite = good | {"numerical": np.full_like(good["numerical"], np.nan)}
-            yield _message("not finite", model.name, way, not_finite)
+            yield encode("not finite", model.name, way, not_finite)
     yield from _broken(model, good)
 
 
 def _broken(model: Model, good: Arrays) -> Iterator[Message]:
     """Yields bytes that are no whole request."""
-    whole = _message("", model.name, "json", good)
-    binary = _message("", model.name, "binary", good)
-    grpc = _message("", model.name, "grpc", good)
+    whole = encode("", model.name, "json", good)
+    binary = encode("", model.name, "binary", good)
+    grpc = encode("", model.name, "grpc", good)
     for body in (whole.body[:-9], b"", b"{", b'{"inputs": 3}', b"[[[[", b"\xff" * 99, b"null"):
         yield dataclasses.replace(whole, kind="malformed", body=body)
     yield dataclasses.replace(binary, kind="short data", body=binary.body[:-8])
@@ -150,7 +150,7 @@ def _broken(model: Model, good: Arrays) -> Iterator[Message]:
         yield Message("cut off", model.name, "socket", body)
 
 
-def _message(
+def encode(
     kind: str,
     model: str,
     way: Way,
