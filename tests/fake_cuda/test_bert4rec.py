@@ -122,7 +122,7 @@ CAPTURED = [
 
 @pytest.mark.parametrize(("precision", "settings"), CAPTURED, ids=str)
 def test_a_step_of_a_known_size_is_one_launch_for_each_batch(precision, settings):
-    step, source = build(precision, cuda_graphs=True, **settings)
+    step, source = build(precision, cuda_graphs=True, num_layers=1, **settings)
     with Recorder():
         for _ in range(5):  # the sizes of an epoch's batches become known, and are captured
             for batch in source.batches(0, 0):
@@ -138,7 +138,7 @@ def test_a_step_of_a_known_size_is_one_launch_for_each_batch(precision, settings
 
 
 def test_a_size_is_captured_once_it_has_occurred_a_few_times():
-    step, source = build("bfloat16", cuda_graphs=True, train_batch_size=48)
+    step, source = build("bfloat16", cuda_graphs=True, num_layers=1, train_batch_size=48)
     replays = Graph.replays
     launched = []
     with Recorder():
