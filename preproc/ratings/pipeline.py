@@ -23,7 +23,7 @@ from preproc.ratings.header import unread_times
 from preproc.ratings.input import detect_format, find_files, lists_as_items
 from preproc.ratings.job import GIVEN, HOW_TO_READ, RatingsJob
 from preproc.ratings.numbering import KnownItems, hold_out
-from preproc.ratings.read import CHUNK_BYTES, Sink, read_ratings
+from preproc.ratings.read import CHUNK_BYTES, ReadRows, Sink, nothing_left, read_ratings
 from preproc.ratings.stages import EngineRows, Filtered, OpenRows, run_stages
 from preproc.ratings.titles import Titles, titles_of
 from recsys.data.manifest import SEQUENCES_KIND, Manifest, file_checksum, fingerprint
@@ -64,10 +64,8 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
         with open_rows(job, workspace.root, reporter) as rows:
             keep = () if known is None else (known.keep,)
             add = rows.add if growth is None else _after_earlier_days(growth, layout, rows)
-            is_later_day = growth is not None and growth.last is not None
-            read = read_ratings(
-                job, files, layout, reporter, chunk_bytes, add, *keep, is_later_day=is_later_day
-            )
+            read = read_ratings(job, files, layout, reporter, chunk_bytes, add, *keep)
+            _require_rows(job, read, growth)
             read.num_rows += 0 if growth is None else growth.num_earlier
             for file in files:
                 file.check_unchanged()
@@ -99,6 +97,20 @@ def prepare(job: RatingsJob, chunk_bytes: int = CHUNK_BYTES) -> Path:
             file.check_unchanged()  # the manifest now has its checksum
         workspace.publish(dataset, reporter.note)
     return job.output
+
+
+def _require_rows(job: RatingsJob, read: ReadRows, growth: RatingsSoFar | None) -> None:
+    """Refuses input of which no row reaches `min_rating`."""
+    if read.num_left:
+        return
+    if growth is None or growth.last is None:
+        raise nothing_left(job, read.num_rows)
+    raise PreprocError(
+        f"{job.input}: none of {read.num_rows:,} interactions reaches `min_rating` "
+        f"{job.min_rating:g}, which the first day of `extend` {job.extend} set; this day would add "
+        "nothing: leave it out",
+        settings=("min_rating", "extend"),
+    )
 
 
 def _after_earlier_days(growth: RatingsSoFar, layout: RatingsFormat, rows: EngineRows) -> Sink:

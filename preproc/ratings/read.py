@@ -70,15 +70,13 @@ def read_ratings(
     chunk_bytes: int,
     add: Sink,
     keep: Callable[[Interactions], Interactions] = lambda rows: rows,
-    *,
-    is_later_day: bool = False,
 ) -> ReadRows:
     """Reads all files completely, and passes rows that reach `min_rating` to a sink.
 
-    Rows that `keep` drops are not counted in `num_rows`. A later day is added to others.
+    Rows that `keep` drops are not counted in `num_rows`.
 
     Raises:
-        PreprocError: a file cannot be read, no row is valid, or no row is left.
+        PreprocError: a file cannot be read, or no row is valid.
         TooManyRejectedRowsError: more rows are rejected than the settings allow.
     """
     read, done = ReadRows([0] * len(files)), 0
@@ -119,8 +117,6 @@ def read_ratings(
         )
     if not num_valid:
         raise PreprocError(f"{job.input}: has no valid row; get the file again")
-    if not read.num_left:
-        raise nothing_left(job, read.num_rows) if not is_later_day else nothing_new(job, read)
     if read.times:
         reporter.note(_described(*read.times, are_dates=layout.dates_of_digits))
     return read
@@ -146,16 +142,6 @@ def nothing_left(job: RatingsJob, num_rows: int) -> PreprocError:
         f"{job.min_rating:g}, `min_user_count` {job.min_user_count} and `min_item_count` "
         f"{job.min_item_count} ({job.kcore}); lower them",
         settings=("min_rating", "min_user_count", "min_item_count"),
-    )
-
-
-def nothing_new(job: RatingsJob, read: ReadRows) -> PreprocError:
-    """Returns the error for a later day without any row that reaches `min_rating`."""
-    return PreprocError(
-        f"{job.input}: none of {read.num_rows:,} interactions reaches `min_rating` "
-        f"{job.min_rating:g}, which the first day of `extend` {job.extend} set; leave this day "
-        "out: it would add nothing",
-        settings=("min_rating", "extend"),
     )
 
 

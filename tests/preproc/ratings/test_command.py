@@ -412,8 +412,8 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
     source = write(tmp_path / "log.csv", CSV)
     read = ratings_pipeline.read_ratings
 
-    def read_and_touch(*arguments, **options):
-        ratings = read(*arguments, **options)
+    def read_and_touch(*arguments):
+        ratings = read(*arguments)
         write(source, CSV[:-1])
         return ratings
 
@@ -427,7 +427,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
     ["pipeline.read_ratings", "pipeline.run_stages", "pipeline.write_sequences"],
 )
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, stage):
-    def interrupted(*arguments, **options):
+    def interrupted(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"preproc.ratings.{stage}", interrupted)
