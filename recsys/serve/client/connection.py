@@ -97,10 +97,10 @@ _NOBODY_THERE = ("onnect", "DNS", "Name or service", "name resolution", "timed o
 
 
 def keep_shared() -> None:
-    """Keeps what HTTP connections of this thread share, after the last of them is closed too.
+    """Counts an HTTP connection of this thread, so that gevent's event loop stays in use.
 
-    Otherwise its end removes that, which loses some 14 KiB: a thread that opens connections again
-    and again calls this once.
+    The loop is destroyed with the last connection, which leaks about 14 KiB each time. A thread
+    that opens connections again and again calls this once more to keep its loop.
     """
     _here.connections = getattr(_here, "connections", 0) + 1
 

@@ -36,8 +36,8 @@ def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
     """Returns a free port for each name.
 
     The ports lie outside the range that the system gives to connections. Otherwise a connection
-    could take one during a restart. A port that was drawn stays with this process until it ends: a
-    server listens only seconds later, and others that start meanwhile must not draw it too.
+    could take one during a restart. A drawn port is reserved until this process ends, because its
+    server listens only seconds later, and another one that starts meanwhile must not draw it.
 
     Raises:
         ServerError: no program can listen on the host.
@@ -47,14 +47,14 @@ def free_ports(host: str, names: Iterable[str]) -> dict[str, int]:
     below = int(_CONNECTIONS.read_text().split()[0]) if _CONNECTIONS.exists() else 32_768
     candidates = range(_LOWEST, below if below > 2 * _LOWEST else 1 << 16)
     shuffled = random.sample(candidates, len(candidates))
-    drawn = (port for port in shuffled if not _refusal(host, port) and _draw(port))
+    drawn = (port for port in shuffled if not _refusal(host, port) and _reserve(port))
     return dict(zip(names, drawn, strict=False))
 
 
-def _draw(port: int) -> bool:
-    """Marks a port as drawn; returns False if a process that still runs has drawn it.
+def _reserve(port: int) -> bool:
+    """Reserves a port; returns False if a running process has reserved it.
 
-    The mark is an abstract name of this process, which the system frees at its end.
+    The reservation is an abstract socket name, which the kernel frees when the process ends.
     """
     mark = socket.socket(socket.AF_UNIX)
     try:

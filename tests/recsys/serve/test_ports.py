@@ -17,10 +17,9 @@ print(*free_ports("127.0.0.1", {NAMES!r}).values(), flush=True)
 
 
 def test_no_other_process_draws_a_port_before_its_server_listens():
-    command = [sys.executable, "-c", DRAW]
-    with subprocess.Popen(
-        [*command[:2], DRAW + "input()"], stdin=-1, stdout=-1, text=True
-    ) as other:
+    command, pipe = [sys.executable, "-c", DRAW], subprocess.PIPE
+    waiting = [sys.executable, "-c", DRAW + "input()"]
+    with subprocess.Popen(waiting, stdin=pipe, stdout=pipe, text=True) as other:
         theirs = {int(port) for port in other.stdout.readline().split()}
         random.seed(7)
         ours = set(free_ports("127.0.0.1", NAMES).values())

@@ -12,10 +12,10 @@
 // - RECIPES_SUPERVISOR names the process that started this one. The kernel kills this process when
 //   the supervisor ends for any reason. Doing this from Python would mean forking a process that
 //   has gRPC threads.
-// - glibc raises the size from which it maps blocks with each one that is freed, up to 32 MiB. From
-//   then on each of the server's many threads keeps what huge requests and earlier versions left
-//   in its arena. With a fixed size such blocks go back to the system at once. Instances keep the
-//   rule of glibc: they compute with large blocks all the time.
+// - glibc returns a freed block to the system at once only above a threshold, which grows to 32 MiB
+//   as blocks are freed. Smaller ones stay in the arenas of the server's many threads. A fixed
+//   threshold returns the blocks of huge requests and unloaded versions. Instances keep glibc's
+//   rule, because they allocate large blocks all the time.
 
 #include <malloc.h>
 #include <signal.h>
