@@ -4,7 +4,6 @@
 import contextlib
 import functools
 import json
-import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,13 @@ _WORDS = (
 @functools.cache
 def _recommender() -> Recommender:
     """Trains a small model."""
-    folder = Path(tempfile.mkdtemp(prefix="fuzz_recommender_"))
-    write_dataset(folder / "ratings", make_sequences())
-    paths = {"dataset_path": str(folder / "ratings"), "load_checkpoint_path": str(folder / "run")}
-    flags = (f"--dataset_path={folder / 'ratings'}", f"--export_root={folder / 'run'}")
-    make_program(folder)(*flags, "--num_epochs=1")
-    logging.getLogger("recsys.ratings.recommend").setLevel(logging.ERROR)  # it tells of each line
-    return open_recommender(
-        Bert4RecConfig.from_dict({"mode": "recommend", "base_device": "cpu"} | paths)
-    )
+    with tempfile.TemporaryDirectory(prefix="fuzz_recommender_") as folder:
+        ratings, run = f"{folder}/ratings", f"{folder}/run"
+        write_dataset(Path(ratings), make_sequences())
+        flags = (f"--dataset_path={ratings}", f"--export_root={run}", "--num_epochs=1")
+        make_program(Path(folder))(*flags)
+        settings = {"mode": "recommend", "base_device": "cpu", "dataset_path": ratings}
+        return open_recommender(Bert4RecConfig.from_dict(settings | {"load_checkpoint_path": run}))
 
 
 def _line(draws: Draws) -> bytes:

@@ -19,7 +19,6 @@ import json
 import os
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +41,8 @@ from tests.fuzz.recommending import near_lists
 from tests.fuzz.target import Draws
 from tests.load.client import DEADLINE_S, Client, Reply
 from tests.load.messages import WAYS, Message, encode
-from tests.load.models import Arrays, Model, prepare
-from tests.triton.test_supervisor import Served, serving
+from tests.load.models import Arrays, Model, serving_models
+from tests.triton.test_supervisor import Served
 
 _TOGETHER = 16
 """Cases that are sent at the same time."""
@@ -87,9 +86,8 @@ def drawn(models: Mapping[str, Model], seed: int, number: int) -> Case:
     if on_wire:
         rest = draws.bytes(1 << 12)  # both twins get the same edits
         messages = [_on_wire(Draws(rest), message) for message in messages]
-    known = all(map(_is_harmless, messages))
     return Case(
-        tuple(messages) if known else (),
+        tuple(messages) if all(map(_is_harmless, messages)) else (),
         None if on_wire else arrays,
         f"{way}, {edits}{', edited on the wire' if on_wire else ''}",
     )
@@ -387,15 +385,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="fuzz_server_") as folder:
-        repository = Path(folder) / "models"
-        repository.mkdir()
-        print("training", flush=True)
-        models = prepare(Path(folder) / "prepared", repository)
-        flags = ("--poll_secs=1", "--grpc_port=0", f"--log_file={Path(folder) / 'log'}")
-        with serving(repository, *flags) as served:
-            fuzz = Fuzz(served, models, repository, options.seed)
-            faults = asyncio.run(fuzz.run(60 * options.minutes, options.first))
+    with serving_models() as (served, repository, models):
+        fuzz = Fuzz(served, models, repository, options.seed)
+        faults = asyncio.run(fuzz.run(60 * options.minutes, options.first))
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(fuzz.outcomes.items()))
     print(f"{told}; {f'{len(faults)} faults' if faults else 'no fault'}")
     print("\n".join(faults), file=sys.stderr)

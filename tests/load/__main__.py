@@ -21,7 +21,6 @@ import resource
 import selectors
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,9 +39,9 @@ from tests.load.client import RIGHT, Client, Record
 from tests.load.figures import Run, lines
 from tests.load.memory import MemorySampler
 from tests.load.messages import SMALL, messages
-from tests.load.models import Model, prepare
+from tests.load.models import Model, serving_models
 from tests.load.schedule import draw, plan
-from tests.triton.test_supervisor import Served, serving
+from tests.triton.test_supervisor import Served
 
 _P99_S = 0.010
 _SHARE = 0.7
@@ -193,16 +192,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with tempfile.TemporaryDirectory(prefix="load_") as folder:
-        repository = Path(folder) / "models"
-        repository.mkdir()
-        print("training", flush=True)
-        models = prepare(Path(folder) / "prepared", repository)
-        flags = ("--poll_secs=1", "--grpc_port=0", f"--log_file={Path(folder) / 'log'}")
-        with serving(repository, *flags) as served:
-            load = Load(served, repository, models, options.seed)
-            rate = options.rate or load.find_rate()
-            run = load.run(rate, 60 * options.minutes)
+    with serving_models() as (served, repository, models):
+        load = Load(served, repository, models, options.seed)
+        rate = options.rate or load.find_rate()
+        run = load.run(rate, 60 * options.minutes)
     asked = {"seed": options.seed, "minutes": options.minutes, "rate": round(rate, 1)}
     figures: dict[str, Any] = asked | run.figures(options.recovery_s)
     print("\n".join(lines(figures)))

@@ -5,7 +5,8 @@ import contextlib
 import dataclasses
 import multiprocessing
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.dlrm import conftest as dlrm
 from tests.dlrm.days import FIRST
 from tests.preproc.clicks.rows import extend, good_text, without_labels
 from tests.recsys.serve.checkpoints import logits_of
+from tests.triton.test_supervisor import Served, serving
 
 Arrays = dict[str, Any]
 
@@ -89,6 +91,19 @@ class Model:
                 row = int(np.argwhere(~equal)[0][0])
                 return f"row {row}: {name} {got[row].tolist()} is not {expected[row].tolist()}"
         return ""
+
+
+@contextlib.contextmanager
+def serving_models() -> Iterator[tuple[Served, Path, list[Model]]]:
+    """Trains the models and serves them; gives the server, its repository and the models."""
+    with tempfile.TemporaryDirectory(prefix="load_") as folder:
+        repository = Path(folder) / "models"
+        repository.mkdir()
+        print("training", flush=True)
+        models = prepare(Path(folder) / "prepared", repository)
+        flags = ("--poll_secs=1", "--grpc_port=0", f"--log_file={Path(folder) / 'log'}")
+        with serving(repository, *flags) as served:
+            yield served, repository, models
 
 
 def prepare(folder: Path, repository: Path) -> list[Model]:
