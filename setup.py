@@ -347,7 +347,7 @@ setup(
         ),
         Extension(
             PRIVATE,
-            sources=[str(SERVER / "csrc" / "private.cpp")],
+            sources=sources(SERVER / "csrc", "*.cpp"),
             language="c++",
             extra_link_args=["-Wl,--as-needed,-z,defs"],
             optional=True,  # no compiler: `serve` says that it needs it

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,10 @@ def instances_of(served, model):
     return [i for i in find_instances(served.server_pid) if i.model == model]
 
 
+def threads_of(served):
+    return sum(1 for _ in Path(f"/proc/{served.server_pid}/task").iterdir())
+
+
 def ask(served, model, timeout_s=60):
     with Endpoint(served.http, model, timeout_s=timeout_s) as endpoint:
         return endpoint.predict({"x": np.ones((1, 2), np.float32)})["y"].tolist()
@@ -41,7 +46,7 @@ def test_an_instance_that_dies_takes_no_other_model_away(generations, tmp_path, 
     write_version(repository, "other", 1, 3.0)
     with serving(repository, *protocols) as served:
         server, (other,) = served.server_pid, instances_of(served, "other")
-        replaced = set()
+        replaced, threads = set(), threads_of(served)
         with Flow([(served.http, "dlrm")] * 3, generations.request) as flow:
             for number, deadly in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
                 now = [i for i in instances_of(served, "tiny") if i.pid not in replaced]
@@ -66,6 +71,8 @@ def test_an_instance_that_dies_takes_no_other_model_away(generations, tmp_path, 
         harness.wait_for(
             lambda: not replaced & {i.pid for i in instances_of(served, "tiny")}, "their end"
         )
+        # Triton has some 70 for each instance, and would keep those of the dead.
+        harness.wait_for(lambda: threads_of(served) < threads + 40, "the end of their threads")
         assert [ask(served, "tiny") for _ in range(6)] == [[[2.0, 2.0]]] * 6
         assert len(served.health()[1]["restarts"]) == 2
 

@@ -5,9 +5,11 @@
 #pragma once
 
 #if defined(__x86_64__)
+__asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
 __asm__(".symver exp,exp@GLIBC_2.2.5");
 __asm__(".symver log,log@GLIBC_2.2.5");
 #elif defined(__aarch64__)
+__asm__(".symver dlsym,dlsym@GLIBC_2.17");
 __asm__(".symver exp,exp@GLIBC_2.17");
 __asm__(".symver log,log@GLIBC_2.17");
 #endif
