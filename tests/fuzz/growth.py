@@ -21,6 +21,11 @@ from tests.preproc.ratings import oracle
 
 def growing_logs(folder: Path, data: bytes) -> None:
     """Adds days to a dataset by the kernel and by the reference; some of them are refused."""
+    compare_growth(folder, data, "reference")
+
+
+def compare_growth(folder: Path, data: bytes, other: str) -> None:
+    """Adds days to a dataset by the native engine and by another one."""
     draws = Draws(data)
     document, schema = schema_of(draws.below(2048))
     first = semantics_of_document(document)
@@ -32,10 +37,10 @@ def growing_logs(folder: Path, data: bytes) -> None:
         log = folder / f"log_{number}.csv"
         log.write_bytes(text_of_log(draws, schema))
         refit = draws.below(4) == 1
-        native, reference = (
-            _outcome(folder / engine, log, first, refit=refit) for engine in ("native", "reference")
+        native, expected = (
+            _outcome(folder / engine, log, first, refit=refit) for engine in ("native", other)
         )
-        assert native == reference, f"day {number}: {native}\n{reference}"
+        assert native == expected, f"day {number}: {native}\n{expected}"
         if not native.startswith("refused: "):
             _, last = next_day(folder / "native")
             assert last is not None

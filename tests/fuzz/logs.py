@@ -41,7 +41,7 @@ _VALUES = (
     *("日本", "\ufeff", "\u2028", "1_000", "\u0661", "1 ", "\t", "{}", "[1]", "0" * 64, "0" * 65),
 )
 _ENDS = (b"\n", b"\n", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\r\n", b"")
-_PACK: tuple[Callable[[bytes], bytes], ...] = (bytes, bytes, bytes, gzip.compress, bz2.compress)
+PACKINGS: tuple[Callable[[bytes], bytes], ...] = (bytes, bytes, bytes, gzip.compress, bz2.compress)
 
 
 @functools.lru_cache(maxsize=2048)
@@ -117,6 +117,11 @@ def semantics_of_document(document: str) -> ClicksSemantics | None:
 
 def logs(folder: Path, data: bytes) -> None:
     """Prepares a log by the kernel and by the reference."""
+    compare_engines(folder, data, "reference")
+
+
+def compare_engines(folder: Path, data: bytes, other: str) -> None:
+    """Prepares a log by the native engine and by another one."""
     draws = Draws(data)
     document, schema = schema_of(draws.below(2048))
     semantics = semantics_of_document(document)
@@ -125,21 +130,21 @@ def logs(folder: Path, data: bytes) -> None:
     (folder / "schema.yaml").write_text(document)
     (folder / "logs").mkdir()
     for number in range(1 + draws.below(2)):
-        text = draws.pick(_PACK)(text_of_log(draws, schema))
+        text = draws.pick(PACKINGS)(text_of_log(draws, schema))
         (folder / "logs" / f"{number}.csv").write_bytes(draws.edited(text, 1))
     has_lists = any(column["role"] == "categorical_list" for column in schema["columns"])
     formats = (("split",), ("parquet",), ("split", "parquet"))
     settings = {"format": draws.pick(formats[: 1 if has_lists else 3])}
-    native, reference = (
+    native, expected = (
         outcome(
             *(folder / "logs", folder / engine, engine),
             semantics=semantics,
             schema=folder / "schema.yaml",
             **settings,
         )
-        for engine in ("native", "reference")
+        for engine in ("native", other)
     )
-    assert native == reference, f"{native}\n{reference}"
+    assert native == expected, f"{native}\n{expected}"
 
 
 TARGETS = (Target(logs),)

@@ -21,7 +21,7 @@ _FORMATS = (
     *(line.with_time("any_digits") for line in _LINES[:2]),
     _LINES[0].with_dialect("\t"),
 )
-_FIELDS = (
+FIELDS = (
     *(b"1", b"2", b"4.5", b"978300760", b"x", b"", b"-1", b"+1", b"007", b".5", b"5.", b"1e3"),
     *(b'"1"', b'"a,b"', b'"a""b"', b'"', b'""', b'a"b', b"::", b" 1", b"1 ", b"\xff", b"\0"),
     *(b"\xc3\xa9", b"\xed\xa0\x80", b"12345678901234567890", b"-0.0", b"1999-01-02", b"\t", b"\r"),
@@ -44,7 +44,7 @@ def _line(draws: Draws, separator: bytes, columns: int, *, is_object: bool) -> b
     fields = [b"1", b"2", b"4.5", b"978300760", b"x"][:columns]
     for _ in draws.some(3):
         if fields:
-            fields[draws.below(len(fields))] = draws.pick(_FIELDS)
+            fields[draws.below(len(fields))] = draws.pick(FIELDS)
     if draws.below(16) == 1:
         fields = fields[:-1]
     return separator.join(fields)

@@ -21,6 +21,7 @@ from preproc.clicks.pipeline import prepare
 from preproc.clicks.rules import ClicksSemantics
 from preproc.clicks.schema.row_format import NUM_CATEGORICAL, NUM_NUMERICAL
 from preproc.files.days import next_day
+from preproc.spark.settings import SparkSettings
 from recsys.data.manifest import QUARANTINE_FILE, Manifest
 from recsys.errors import UserError
 
@@ -143,6 +144,9 @@ def run(
 def outcome(source: Path, output: Path, engine: str, **fields: object) -> str:
     """Prepares a dataset in small units; returns its contents and rejected rows, or the refusal."""
     small = NativeSettings(unit_bytes=777, table_bytes=1) if engine == "native" else None
+    if engine == "spark":
+        conf = (("spark.sql.files.maxPartitionBytes", "777"),)
+        fields["spark"] = SparkSettings(spark_conf=conf)
     try:
         made = run(source, output, engine, small, **fields)
     except UserError as error:
