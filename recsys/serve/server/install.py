@@ -23,7 +23,8 @@ from recsys.serve.server import native_backend
 _STUB = "triton_python_backend_stub"
 _PYTHON_BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
 _PRIVATE = Path(__file__).with_name("libprivate.so")
-"""Hides a server's key and shared memory from other users, and ends it with its supervisor."""
+"""Hides a server's key and shared memory from other users, ends the server with its supervisor, and
+frees memory that it would keep."""
 
 _ENVIRONMENT = ROOT / ".venv-triton"
 """Environment with a server that `make triton-env` creates in a checkout."""

@@ -115,9 +115,11 @@ EXPORTED Error* TRITONBACKEND_ResponseNew(Response** response, Request* request)
 }
 
 EXPORTED Error* TRITONBACKEND_ResponseSend(Response* response, uint32_t flags, Error* failure) {
+  Request* request = response == newest.response ? newest.request : nullptr;
+  if (request) newest = {};  // another response may get the same address later
   Error* error = original.send(response, flags, failure);
-  if (failure && (flags & kFinal) && response == newest.response) {
-    if (Factory* factory = forget(newest.request, nullptr)) original.remove(factory);
+  if (request && failure && (flags & kFinal)) {
+    if (Factory* factory = forget(request, nullptr)) original.remove(factory);
   }
   return error;
 }
