@@ -26,19 +26,18 @@ import pytest
 
 from preproc.clicks.engines.nvtabular import run as nvtabular_clicks
 from preproc.clicks.rules import ClicksSemantics
-from preproc.nvtabular.process import NvtabularProcess
 from preproc.ratings.engines import nvtabular as nvtabular_ratings
 from preproc.ratings.job import AMAZON, MOVIELENS
 from preproc.spark import session
-from preproc.spark.settings import SparkSettings
-from recsys.data.manifest import QUARANTINE_FILE, Manifest
+from recsys.data.manifest import Manifest
 from recsys.errors import UserError
 from tests.fuzz.growth import compare_growth
 from tests.fuzz.logs import PACKINGS, compare_engines
 from tests.fuzz.ratings import FIELDS
 from tests.fuzz.target import Draws
 from tests.fuzz.worker import runner, scratch
-from tests.preproc.clicks.rows import good_text, outcome
+from tests.preproc.clicks.rows import contents, good_text, outcome
+from tests.preproc.conftest import LOCAL_SPARK, nvtabular_on_cpu
 from tests.preproc.nvtabular import environment
 from tests.preproc.ratings import oracle
 
@@ -107,29 +106,28 @@ def _ratings_outcome(source: Path, output: Path, engine: str, settings: dict[str
     except UserError as error:
         assert not output.exists()
         return f"refused: {error}".replace(str(output), "")
-    made, quarantine = Manifest.load(output), output / QUARANTINE_FILE
-    rejected = quarantine.read_text() if quarantine.exists() else ""
-    return f"{made.fingerprint} {made.rows} {made.rejected} {made.statistics}\n{rejected}"
+    made = Manifest.load(output)
+    return f"{contents(output, made)}{made.statistics}"
 
 
 @contextlib.contextmanager
 def spark() -> Iterator[None]:
     """A Spark that every run in this process finds."""
-    conf = {"shuffle.partitions": "2", "autoBroadcastJoinThreshold": "-1"}
-    pairs = tuple((f"spark.sql.{key}", value) for key, value in conf.items())
-    with session.connect(SparkSettings(master="local[2]", spark_conf=pairs)):
+    with session.connect(LOCAL_SPARK):
         yield
 
 
 @contextlib.contextmanager
 def nvtabular() -> Iterator[None]:
     """An NVTabular that every run in this process uses."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        log = Path(folder, "nvtabular.log")
-        with NvtabularProcess(None, "cpu", 4 * 2**30, 2, log) as process:
-            for module in (nvtabular_clicks, nvtabular_ratings):
-                environment.share(process, module, patch)
-            yield
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+        nvtabular_on_cpu(Path(folder, "nvtabular.log")) as process,
+    ):
+        for module in (nvtabular_clicks, nvtabular_ratings):
+            environment.share(process, module, patch)
+        yield
 
 
 ENGINES: dict[str, tuple[Callable[[], Any], tuple[Compare, ...]]] = {

@@ -13,6 +13,19 @@ from tests.harness import SHORT_LIVED_JAVA
 from tests.preproc.clicks.rows import write_days
 from tests.tools import require
 
+LOCAL_SPARK = SparkSettings(
+    master="local[2]",
+    spark_conf=(
+        ("spark.sql.shuffle.partitions", "2"),
+        ("spark.sql.autoBroadcastJoinThreshold", "-1"),  # the hints decide
+    ),
+)
+"""A Spark on two cores in this process."""
+
+
+def nvtabular_on_cpu(log: Path) -> NvtabularProcess:
+    return NvtabularProcess(None, "cpu", 4 * 2**30, 2, log)
+
 
 @pytest.fixture(scope="session")
 def days(tmp_path_factory) -> Path:
@@ -30,13 +43,9 @@ def rough_calibration(monkeypatch) -> None:
 def spark_session():
     """A Spark on two cores in this process, which every run finds and leaves open."""
     require("Spark")
-    conf = {"shuffle.partitions": "2", "autoBroadcastJoinThreshold": "-1"}  # the hints decide
-    settings = SparkSettings(
-        master="local[2]", spark_conf=tuple((f"spark.sql.{k}", v) for k, v in conf.items())
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA)
-        with session.connect(settings) as runner:
+        with session.connect(LOCAL_SPARK) as runner:
             yield runner
 
 
@@ -44,5 +53,5 @@ def spark_session():
 def nvtabular_process(tmp_path_factory):
     """An NVTabular on the CPU, for runs that `environment.share` lets use it."""
     log = tmp_path_factory.mktemp("nvtabular") / "nvtabular.log"
-    with NvtabularProcess(None, "cpu", 4 * 2**30, 2, log) as process:
+    with nvtabular_on_cpu(log) as process:
         yield process

@@ -152,6 +152,11 @@ def outcome(source: Path, output: Path, engine: str, **fields: object) -> str:
     except UserError as error:
         assert not output.exists()
         return f"refused: {error}"
+    return contents(output, made)
+
+
+def contents(output: Path, made: Manifest) -> str:
+    """Returns what identifies a dataset: its bytes, rows and rejected rows."""
     quarantine = output / QUARANTINE_FILE
     rejected = quarantine.read_text() if quarantine.exists() else ""
     return f"{made.fingerprint} {made.rows} {made.rejected}\n{rejected}"
